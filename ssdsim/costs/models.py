@@ -1,0 +1,187 @@
+"""The phases of a round in seconds: the one protocol that the exact model, the simulator and the planner read.
+
+`components` adds up measured parts (verification, draft step, glue forward, tree step, ...); `ratios` is the paper's
+own abstraction: verification is one unit, building the whole cache T_p, drafting one chain on a miss T_b, whatever
+the width. Every method takes arrays of one broadcastable shape.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
+
+from ssdsim.costs.terms import ConstantTerm, CostTerm
+from ssdsim.schema import Document, NonNegativeFloat, PositiveFloat, Seconds
+
+FloatArray = NDArray[np.float64]
+_ZERO = ConstantTerm(seconds=0.0)
+
+
+class RoundCosts(Protocol):
+    """What a round needs to know. `sequences` counts rows, `context_tokens` is the mean context of one row."""
+
+    def verify_s(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        """One target forward over `query_tokens` new positions in all; with one per row it is an AR step."""
+
+    def sd_draft_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        """SD's drafting: `num_steps` sequential draft steps on SD's own draft placement."""
+
+    def jit_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        """Just-in-time drafting of one chain per row on the speculator's device."""
+
+    def glue_s(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        """The glue forward over `query_tokens` new positions in all."""
+
+    def tree_s(self, branches: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        """`num_steps` sequential steps over `branches` branches."""
+
+    def store_s(self, branches: ArrayLike) -> FloatArray:
+        """Storing the finished branches in the speculation cache."""
+
+    def ngram_s(self, sequences: ArrayLike) -> FloatArray:
+        """Proposing by n-gram look-up for `sequences` rows."""
+
+    def lookup_s(self, sequences: ArrayLike) -> FloatArray: ...
+
+    def accept_s(self, sequences: ArrayLike, query_tokens: ArrayLike) -> FloatArray: ...
+
+    def reply_s(self, sequences: ArrayLike, query_tokens: ArrayLike) -> FloatArray: ...
+
+    def outcome_s(self, sequences: ArrayLike) -> FloatArray: ...
+
+    def host_s(self, sequences: ArrayLike) -> FloatArray: ...
+
+
+class Jitter(Document):
+    """Coefficients of variation of the phases; a phase lasts its mean times a gamma variable of mean one."""
+
+    verify: NonNegativeFloat = 0.0
+    draft: NonNegativeFloat = 0.0
+    """Drafting and building on the speculator's side."""
+    host: NonNegativeFloat = 0.0
+
+
+class ComponentCosts(Document):
+    """A round from measured or modelled parts."""
+
+    kind: Literal["components"] = "components"
+    verify: CostTerm
+    draft_step: CostTerm
+    """One step of SD's drafter over `sequences` rows, on SD's placement."""
+    jit_step: CostTerm | None = None
+    """One step of a single chain per row on the speculator's device; the tree step at that width where absent."""
+    glue: CostTerm = _ZERO
+    tree_step: CostTerm
+    """One step over `sequences` branches (one query token each)."""
+    store: CostTerm = _ZERO
+    ngram: CostTerm = _ZERO
+    lookup: CostTerm = _ZERO
+    accept: CostTerm = _ZERO
+    reply: CostTerm = _ZERO
+    outcome: CostTerm = _ZERO
+    host: CostTerm = _ZERO
+    jitter: Jitter = Jitter()
+
+    def verify_s(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        return self.verify(sequences, query_tokens, context_tokens)
+
+    def sd_draft_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        return np.asarray(num_steps) * self.draft_step(sequences, sequences, context_tokens)
+
+    def jit_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        step = self.jit_step if self.jit_step is not None else self.tree_step
+        return np.asarray(num_steps) * step(sequences, sequences, context_tokens)
+
+    def glue_s(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        return self.glue(sequences, query_tokens, context_tokens)
+
+    def tree_s(self, branches: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        return np.asarray(num_steps) * self.tree_step(branches, branches, context_tokens)
+
+    def store_s(self, branches: ArrayLike) -> FloatArray:
+        return self.store(branches, branches, 0)
+
+    def ngram_s(self, sequences: ArrayLike) -> FloatArray:
+        return self.ngram(sequences, sequences, 0)
+
+    def lookup_s(self, sequences: ArrayLike) -> FloatArray:
+        return self.lookup(sequences, sequences, 0)
+
+    def accept_s(self, sequences: ArrayLike, query_tokens: ArrayLike) -> FloatArray:
+        return self.accept(sequences, query_tokens, 0)
+
+    def reply_s(self, sequences: ArrayLike, query_tokens: ArrayLike) -> FloatArray:
+        return self.reply(sequences, query_tokens, 0)
+
+    def outcome_s(self, sequences: ArrayLike) -> FloatArray:
+        return self.outcome(sequences, sequences, 0)
+
+    def host_s(self, sequences: ArrayLike) -> FloatArray:
+        return self.host(sequences, sequences, 0)
+
+
+class RatioCosts(Document):
+    """The paper's abstraction (section 3.2): all times relative to one verification, independent of width."""
+
+    kind: Literal["ratios"] = "ratios"
+    unit_s: PositiveFloat = 1.0
+    """Seconds of one verification, which is also one AR step."""
+    build: NonNegativeFloat
+    """T_p: building the whole speculation cache."""
+    jit: NonNegativeFloat
+    """T_b of a slow fallback (T_j): drafting one chain just in time, for however many rows miss."""
+    sd_draft: NonNegativeFloat
+    """T_SD: SD's draft phase."""
+    verify_per_query_token: NonNegativeFloat = 0.0
+    """Growth of verification per query token beyond one per row (the paper has none)."""
+    round_trip: NonNegativeFloat = 0.0
+    """Reply and outcome together (the paper has none)."""
+    host: Seconds = 0.0
+    jitter: Jitter = Jitter()
+
+    def verify_s(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        rows = np.asarray(sequences, dtype=float)
+        extra = np.asarray(query_tokens) - rows
+        return self._if_any(rows, 1.0 + self.verify_per_query_token * extra)
+
+    def sd_draft_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        return self._if_any(sequences, self.sd_draft)
+
+    def jit_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        return self._if_any(sequences, self.jit)
+
+    def glue_s(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        return self._if_any(sequences, 0.0)
+
+    def tree_s(self, branches: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
+        return self._if_any(branches, self.build)
+
+    def store_s(self, branches: ArrayLike) -> FloatArray:
+        return self._if_any(branches, 0.0)
+
+    def ngram_s(self, sequences: ArrayLike) -> FloatArray:
+        return self._if_any(sequences, 0.0)
+
+    def lookup_s(self, sequences: ArrayLike) -> FloatArray:
+        return self._if_any(sequences, 0.0)
+
+    def accept_s(self, sequences: ArrayLike, query_tokens: ArrayLike) -> FloatArray:
+        return self._if_any(sequences, 0.0)
+
+    def reply_s(self, sequences: ArrayLike, query_tokens: ArrayLike) -> FloatArray:
+        return self._if_any(sequences, self.round_trip / 2)
+
+    def outcome_s(self, sequences: ArrayLike) -> FloatArray:
+        return self._if_any(sequences, self.round_trip / 2)
+
+    def host_s(self, sequences: ArrayLike) -> FloatArray:
+        return np.where(np.asarray(sequences) > 0, self.host, 0.0)
+
+    def _if_any(self, count: ArrayLike, units: ArrayLike) -> FloatArray:
+        return np.where(np.asarray(count) > 0, np.asarray(units) * self.unit_s, 0.0)
+
+
+Costs = Annotated[ComponentCosts | RatioCosts, Field(discriminator="kind")]
