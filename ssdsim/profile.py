@@ -92,7 +92,7 @@ class HitCurves(Document):
 class Acceptance(Document):
     """Conditional acceptance per position, P(token i accepted | all before it were)."""
 
-    per_position: Probability | tuple[Probability, ...]
+    per_position: Probability | Annotated[tuple[Probability, ...], Field(min_length=1)]
     """A single number holds at every position; a list must reach as far as the scenario looks ahead."""
     spread: NonNegativeFloat = 0.0
     """Standard deviation between requests (Beta around the mean); 0 makes all requests alike."""
