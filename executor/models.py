@@ -1,0 +1,358 @@
+"""Model files into a `LlamaModel`: Hugging Face directory or hub id, GGUF file, or dummy weights of any
+config.
+
+Weights come from safetensors only; nothing is unpickled. Both roles load here, each in its own process.
+
+A source is one of
+- a directory with `config.json` and `*.safetensors` (one file, or shards with an index),
+- a hub id such as `HuggingFaceTB/SmolLM2-135M`, fetched once into the Hugging Face cache,
+- a `.gguf` file, dequantised at load (extra `smollm2`),
+- `dummy:PATH` with a `config.json` or a directory that has one: random weights of the right shapes, for
+timelines of
+  models whose weights cannot be had.
+
+A draft may leave out what it shares with its target. A checkpoint without `embed_tokens` takes the
+embedding of the model given as `embedding_source`; one with a tensor `head_token_ids` (int32 [H]) has a
+head over these H tokens only, and proposes no others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from executor.llama import Layer, LlamaModel, LlamaShape
+from ssdsim.errors import InputError
+
+SUPPORTED = ("llama", "qwen2", "qwen3")
+"""`model_type` of the architectures that the lean forward computes; SmolLM2 and TinyLlama are `llama`."""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_DUMMY = "dummy:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model ready to run and what the engine must know of it."""
+
+    name: str
+    model: LlamaModel
+    vocab_size: int
+    head_token_ids: Tensor | None
+    """int64 [H], ascending: the tokens of a reduced head's columns; None: the head covers the vocabulary."""
+    eos_token_ids: tuple[int, ...]
+    dummy: bool
+
+
+def load_model(
+    source: str,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    embedding_source: str | None = None,
+    seed: int = 0,
+) -> LoadedModel:
+    """Load `source` (see the module). `seed` draws dummy weights. Raises InputError naming the file and the
+    remedy."""
+    if dtype not in DTYPES:
+        raise InputError(f"dtype: one of {', '.join(DTYPES)}; got {dtype!r}")
+    dummy = source.startswith(_DUMMY)
+    if dummy:
+        config = _config(Path(source.removeprefix(_DUMMY)))
+        tensors = _dummy_tensors(config, seed)
+    elif source.endswith(".gguf"):
+        config, tensors = _gguf(Path(source))
+    else:
+        folder = _folder(source)
+        config, tensors = _config(folder), _safetensors(folder)
+    if "embed_tokens.weight" not in tensors:
+        tensors["embed_tokens.weight"] = _shared_embedding(source, embedding_source)
+    head_token_ids = tensors.pop("head_token_ids", None)
+    weights = _Weights(source, {name: t.to(device, DTYPES[dtype]) for name, t in tensors.items()})
+    head_size = config.vocab_size if head_token_ids is None else len(head_token_ids)
+    return LoadedModel(
+        name=source,
+        model=_assemble(config, weights, head_size),
+        vocab_size=int(config.vocab_size),
+        head_token_ids=None if head_token_ids is None else _ascending(source, head_token_ids).to(device),
+        eos_token_ids=_eos(config),
+        dummy=dummy,
+    )
+
+
+def check_same_vocabulary(target: str, draft: str) -> None:
+    """Refuse a pair whose token ids mean different things, saying how; dummy models and bare weights have
+    only a size."""
+    sizes = {source: int(_config_of(source).vocab_size) for source in (target, draft)}
+    if sizes[target] != sizes[draft]:
+        raise InputError(
+            f"draft: its vocabulary has {sizes[draft]} entries, the target's {sizes[target]}; "
+            "speculative decoding needs one vocabulary, choose a draft of the target's family"
+        )
+    ours, theirs = _tokens(target), _tokens(draft)
+    if ours is None or theirs is None:
+        return
+    different = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
+    if different:
+        token = different[0]
+        raise InputError(
+            f"draft: {len(different)} tokens differ from the target's, the first is {token!r} "
+            f"(target id {ours.get(token)}, draft id {theirs.get(token)}); its tokenizer must be the target's"
+        )
+
+
+def load_tokenizer(source: str) -> Any:
+    """The tokenizer that lies beside the weights. Raises InputError where there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        if source.endswith(".gguf"):
+            path = Path(source)
+            return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+        return AutoTokenizer.from_pretrained(str(_folder(source)))
+    except (OSError, ValueError) as error:
+        raise InputError(f"tokenizer: none usable in {source} ({error})") from error
+
+
+class _Weights:
+    """Tensors by name; a missing or misshapen one is the file's fault and says so."""
+
+    def __init__(self, source: str, tensors: Mapping[str, Tensor]) -> None:
+        self._source, self._tensors = source, tensors
+
+    def get(self, name: str, *shape: int) -> Tensor:
+        tensor = self.find(name, *shape)
+        if tensor is None:
+            raise InputError(f"{self._source}: has no tensor {name!r}; is the checkpoint complete?")
+        return tensor
+
+    def find(self, name: str, *shape: int) -> Tensor | None:
+        tensor = self._tensors.get(name)
+        if tensor is not None and tuple(tensor.shape) != shape:
+            found = tuple(tensor.shape)
+            raise InputError(f"{self._source}: tensor {name!r} is {found}, its config.json says {shape}")
+        return tensor
+
+    def fuse(self, names: list[str], rows: list[int], *rest: int) -> Tensor | None:
+        """The named tensors stacked along their first axis; None where none of them exists."""
+        found = [self.find(name, count, *rest) for name, count in zip(names, rows, strict=True)]
+        present = [t for t in found if t is not None]
+        if present and len(present) < len(found):
+            raise InputError(f"{self._source}: has only some of {', '.join(names)}; is it complete?")
+        return torch.cat(present) if present else None
+
+
+def _assemble(config: Any, weights: _Weights, head_size: int) -> LlamaModel:
+    hidden = int(config.hidden_size)
+    head_dim = int(getattr(config, "head_dim", None) or hidden // config.num_attention_heads)
+    shape = LlamaShape(
+        num_layers=int(config.num_hidden_layers),
+        num_heads=int(config.num_attention_heads),
+        num_kv_heads=int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads),
+        head_dim=head_dim,
+        vocab_size=head_size,
+        max_context_tokens=int(config.max_position_embeddings),
+        norm_eps=float(config.rms_norm_eps),
+    )
+    embedding = weights.get("embed_tokens.weight", int(config.vocab_size), hidden)
+    head = weights.find("lm_head.weight", head_size, hidden)
+    if head is None:
+        if not config.tie_word_embeddings or head_size != config.vocab_size:
+            weights.get("lm_head.weight", head_size, hidden)
+        head = embedding
+    width = int(config.intermediate_size)
+    layers = [_layer(weights, f"layers.{i}.", shape, hidden, width) for i in range(shape.num_layers)]
+    rotary = _rotary(config, shape.max_context_tokens).to(embedding)
+    return LlamaModel(shape, layers, embedding, weights.get("norm.weight", hidden), head, rotary)
+
+
+def _layer(weights: _Weights, prefix: str, shape: LlamaShape, hidden: int, width: int) -> Layer:
+    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+    query, key = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    projections = [f"{attention}{name}_proj" for name in "qkv"]
+    gate_up = [f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"]
+    qkv = weights.fuse([f"{p}.weight" for p in projections], [query, key, key], hidden)
+    fused_gate_up = weights.fuse(gate_up, [width, width], hidden)
+    return Layer(
+        input_norm=weights.get(f"{prefix}input_layernorm.weight", hidden),
+        qkv=weights.get(f"{projections[0]}.weight", query, hidden) if qkv is None else qkv,
+        qkv_bias=weights.fuse([f"{p}.bias" for p in projections], [query, key, key]),
+        query_norm=weights.find(f"{attention}q_norm.weight", shape.head_dim),
+        key_norm=weights.find(f"{attention}k_norm.weight", shape.head_dim),
+        out=weights.get(f"{attention}o_proj.weight", hidden, query),
+        out_bias=weights.find(f"{attention}o_proj.bias", hidden),
+        mlp_norm=weights.get(f"{prefix}post_attention_layernorm.weight", hidden),
+        gate_up=weights.get(gate_up[0], width, hidden) if fused_gate_up is None else fused_gate_up,
+        down=weights.get(f"{mlp}down_proj.weight", hidden, width),
+    )
+
+
+def _rotary(config: Any, num_positions: int) -> Tensor:
+    """[2, num_positions, head_dim]: transformers' own cosines and sines, whatever frequency scaling the
+    config has."""
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    with torch.inference_mode():
+        positions = torch.arange(num_positions)[None]
+        cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1, dtype=torch.float32), positions)
+    return torch.stack((cos[0], sin[0]))
+
+
+def _config_of(source: str) -> Any:
+    if source.startswith(_DUMMY):
+        return _config(Path(source.removeprefix(_DUMMY)))
+    return _gguf_config(Path(source)) if source.endswith(".gguf") else _config(_folder(source))
+
+
+def _config(path: Path) -> Any:
+    """The checked `config.json` at `path` (the file or its directory)."""
+    from transformers import AutoConfig
+
+    file = path if path.suffix == ".json" else path / "config.json"
+    try:
+        model_type = json.loads(file.read_text()).get("model_type")
+        if model_type in SUPPORTED:
+            return _checked(AutoConfig.from_pretrained(str(file)), str(file))
+    except FileNotFoundError as error:
+        raise InputError(f"{file}: no such file; a model directory has a config.json") from error
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{file}: is not a usable model configuration ({error})") from error
+    raise InputError(f"{file}: model_type {model_type!r} is not one of {', '.join(SUPPORTED)}")
+
+
+def _checked(config: Any, where: str) -> Any:
+    rope = getattr(config, "rope_parameters", None) or {}
+    refused = {
+        "quantization_config": getattr(config, "quantization_config", None) is not None,
+        "hidden_act": config.hidden_act != "silu",
+        "use_sliding_window": bool(getattr(config, "use_sliding_window", False)),
+        "mlp_bias": bool(getattr(config, "mlp_bias", False)),
+        "rope_parameters": rope.get("rope_type", "default") in {"dynamic", "longrope"},
+    }
+    problems = [name for name, refuse in refused.items() if refuse]
+    if problems:
+        raise InputError(f"{where}: {', '.join(problems)}: this variant is not supported by the executor")
+    return config
+
+
+def _folder(source: str) -> Path:
+    path = Path(source)
+    if path.is_dir():
+        return path
+    if path.is_absolute() or source.startswith((".", "~")) or source.count("/") != 1:
+        raise InputError(f"model: {source}: no such directory, and not a hub id of the form owner/name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    wanted = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+    try:
+        fetched = snapshot_download(source, allow_patterns=wanted)
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        raise InputError(f"model: {source}: no such directory, nor does the hub give it ({error})") from error
+    return Path(fetched)
+
+
+def _safetensors(folder: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise InputError(f"{folder}: has no *.safetensors; other weight formats are not loaded")
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            loaded = load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{file}: cannot be read as safetensors ({error}); copy it again") from error
+        tensors |= {name.removeprefix("model."): tensor for name, tensor in loaded.items()}
+    return tensors
+
+
+def _gguf(path: Path) -> tuple[Any, dict[str, Tensor]]:
+    from transformers import AutoModelForCausalLM
+
+    _gguf_config(path)
+    try:
+        module = AutoModelForCausalLM.from_pretrained(
+            str(path.parent), gguf_file=path.name, dtype=torch.float32, use_safetensors=True
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise InputError(
+            f"{path}: not readable as GGUF ({error}); the extra `smollm2` brings gguf"
+        ) from error
+    tensors = {name.removeprefix("model."): tensor.detach() for name, tensor in module.state_dict().items()}
+    return module.config, tensors
+
+
+def _gguf_config(path: Path) -> Any:
+    from transformers import AutoConfig
+
+    if not path.is_file():
+        raise InputError(f"model: {path}: no such file")
+    try:
+        config = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+    except (OSError, ValueError, ImportError) as error:
+        raise InputError(
+            f"{path}: not readable as GGUF ({error}); the extra `smollm2` brings gguf"
+        ) from error
+    if config.model_type not in SUPPORTED:
+        raise InputError(f"{path}: model_type {config.model_type!r} is not one of {', '.join(SUPPORTED)}")
+    return config
+
+
+def _shared_embedding(source: str, embedding_source: str | None) -> Tensor:
+    if embedding_source is None:
+        raise InputError(f"{source}: has no embedding of its own; it runs beside the target it was made for")
+    tensors = _gguf(Path(embedding_source))[1] if embedding_source.endswith(".gguf") else None
+    tensors = _safetensors(_folder(embedding_source)) if tensors is None else tensors
+    if "embed_tokens.weight" not in tensors:
+        raise InputError(f"{embedding_source}: has no embedding to share with {source}")
+    return tensors["embed_tokens.weight"]
+
+
+def _dummy_tensors(config: Any, seed: int) -> dict[str, Tensor]:
+    """Normal weights of the scale that keeps activations of order one, so that no kernel meets infinities."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        module = AutoModelForCausalLM.from_config(config)
+    generator = torch.Generator().manual_seed(seed)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in module.state_dict().items():
+        short = name.removeprefix("model.")
+        if tensor.ndim == 1:
+            tensors[short] = torch.ones(tensor.shape) if "norm" in short else torch.zeros(tensor.shape)
+        else:
+            tensors[short] = torch.randn(tensor.shape, generator=generator) / math.sqrt(tensor.shape[-1])
+    return tensors
+
+
+def _tokens(source: str) -> dict[str, int] | None:
+    """Token -> id of the tokenizer beside the weights; None where there is none to compare."""
+    if source.startswith(_DUMMY):
+        return None
+    try:
+        return dict(load_tokenizer(source).get_vocab())
+    except InputError:
+        return None
+
+
+def _ascending(source: str, ids: Tensor) -> Tensor:
+    ids = ids.to(torch.int64)
+    if ids.ndim != 1 or bool((ids[1:] <= ids[:-1]).any()):
+        raise InputError(f"{source}: head_token_ids must be a strictly ascending list of token ids")
+    return ids
+
+
+def _eos(config: Any) -> tuple[int, ...]:
+    eos = getattr(config, "eos_token_id", None)
+    if eos is None:
+        return ()
+    return tuple(int(i) for i in eos) if isinstance(eos, (list, tuple)) else (int(eos),)
