@@ -38,23 +38,24 @@ def allocate_fan_out(
     `acceptance_prob` is a_1..a_K (a scalar is shorthand). Raises DomainError for an unknown policy, and for
     `geometric` without a power law.
     """
-    a = tuple(acceptance.per_position(acceptance_prob, num_speculative_tokens).tolist())
-    return _allocate(policy, budget, a, rejection_curve, all_accepted_curve)
+    a = tuple(acceptance_prob) if isinstance(acceptance_prob, Sequence) else acceptance_prob
+    return _allocate(policy, num_speculative_tokens, budget, a, rejection_curve, all_accepted_curve)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096, typed=True)
 def _allocate(
     policy: FanOutPolicy,
+    num_speculative_tokens: int,
     budget: int,
-    acceptance_prob: tuple[float, ...],
+    acceptance_prob: float | tuple[float, ...],
     rejection: HitCurve,
     all_accepted: HitCurve,
 ) -> tuple[int, ...]:
     """Cached: a sweep asks for the same allocation at every point that differs only in times."""
-    num_tokens = len(acceptance_prob)
+    a = acceptance.per_position(acceptance_prob, num_speculative_tokens)
     if policy == "uniform":
-        return fan_out.uniform(num_tokens, budget)
-    weights = acceptance.outcome_weights(acceptance_prob)
+        return fan_out.uniform(a.size, budget)
+    weights = acceptance.outcome_weights(a)
     if policy == "geometric":
         if not isinstance(rejection, PowerLaw):
             raise DomainError("policy", "geometric (Theorem 12) needs a power law; use optimal", policy)
@@ -62,7 +63,7 @@ def _allocate(
             fan_out.real_optimum(weights, rejection.exponent, budget), budget
         )
     if policy == "optimal":
-        return fan_out.optimal(weights, (*(rejection,) * num_tokens, all_accepted), budget)
+        return fan_out.optimal(weights, (*(rejection,) * a.size, all_accepted), budget)
     raise DomainError("policy", f"must be one of {', '.join(get_args(FanOutPolicy))}", policy)
 
 
