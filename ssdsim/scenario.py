@@ -16,6 +16,7 @@ from ssdsim.distributions import Constant, LengthDistribution
 from ssdsim.profile import PairProfile
 from ssdsim.schema import (
     Document,
+    Inconsistent,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -186,7 +187,7 @@ class Scenario(Document):
     def _consistent(self) -> Scenario:
         problems = [*_vector_problems(self.drafting), *_behaviour_problems(self), *_workload_problems(self)]
         if problems:
-            raise ValueError("; ".join(problems))
+            raise Inconsistent(problems)
         return self
 
     @property

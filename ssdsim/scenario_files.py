@@ -1,8 +1,8 @@
 """From a file, a profile and overrides to a validated Scenario.
 
-A scenario file is YAML, TOML or JSON (by suffix). An override is `path.to.field=value`, the value written as in YAML;
-the path may be any unambiguous ending of the full one (`batch_size=8` for `workload.batch_size=8`), list items are
-addressed by number (`pair.behaviours.0.acceptance.spread=0.1`).
+A scenario file is YAML, TOML or JSON (by suffix). An override is `path.to.field=value`, the value written as in
+YAML; the path may be any unambiguous ending of the full one (`batch_size=8` for `workload.batch_size=8`), list
+items are addressed by number (`pair.behaviours.0.acceptance.spread=0.1`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from pydantic import BaseModel
 
 from ssdsim.catalog import DEFAULT_PROFILE, load_profile
 from ssdsim.errors import InputError, ScenarioError
@@ -19,15 +21,19 @@ from ssdsim.schema import validate
 
 FieldPath = tuple[str, ...]
 
+_FAN_OUT_SIZES = frozenset({"budget", "per_position", "values"})
+
 
 def load_scenario(
     path: Path | None = None, *, pair: str | None = None, overrides: Sequence[str] = ()
 ) -> Scenario:
-    """The scenario of a file (or the default one), with another profile and overrides applied, validated at once."""
+    """The scenario of a file (or the default one), with another profile and overrides applied."""
     data = read_document(path) if path is not None else {}
     if pair is not None:
         data["pair"] = pair
-    return scenario_from(data, [parse_override(text) for text in overrides], source=str(path) if path else None)
+    return scenario_from(
+        data, [parse_override(text) for text in overrides], source=str(path) if path else None
+    )
 
 
 def scenario_from(
@@ -38,30 +44,56 @@ def scenario_from(
     Raises `ScenarioError` with every problem at once.
     """
     if not overrides:
-        return validate(Scenario, dict(data), source=source)
-    whole = complete(data, source=source)
-    problems = []
-    for dotted, value in overrides:
-        try:
-            whole = with_value(whole, resolve_path(whole, dotted), value)
-        except InputError as error:
-            problems.append(str(error))
+        return validate(Scenario, {**data, "pair": _spelled_out(data.get("pair"))}, source=source)
+    whole, problems = overridden(complete(data), overrides)
+    try:
+        scenario = validate(Scenario, whole, source=source)
+    except ScenarioError as error:
+        problems.extend(error.problems)
     if problems:
         raise ScenarioError(problems, source=source)
-    return validate(Scenario, whole, source=source)
+    return scenario
 
 
-def complete(data: Mapping[str, Any], *, source: str | None = None) -> dict[str, Any]:
-    """The scenario's plain data with every default filled in and the profile spelled out: what overrides address.
+def complete(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The scenario's plain data with all defaults filled in and the profile spelled out: what overrides address.
 
-    The file itself may be invalid where an override mends it, so defaults come from below the file's own values.
+    The data may be invalid where an override mends it; what is wrong stays as it is, for validation to judge.
     """
-    base = Scenario.model_construct()
-    defaults = {name: _plain(getattr(base, name)) for name in Scenario.model_fields if name != "pair"}
-    reference = data.get("pair", DEFAULT_PROFILE)
-    pair = load_profile(reference) if isinstance(reference, str) else reference
-    merged = _merge(defaults, {name: value for name, value in data.items() if name != "pair"})
-    return {**merged, "pair": pair}
+    return {**_with_defaults(Scenario, data), "pair": _spelled_out(data.get("pair"))}
+
+
+def overridden(
+    whole: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]
+) -> tuple[dict[str, Any], list[str]]:
+    """The complete plain data `whole` with `overrides` (dotted path, value) applied, and what cannot be."""
+    problems: list[str] = []
+    settings: list[tuple[FieldPath, Any]] = []
+    reached = dict(whole)
+    for dotted, value in overrides:
+        try:
+            settings.append((resolve_path(reached, dotted), value))
+            reached = assign(reached, settings[-1:])
+        except InputError as error:
+            problems.append(str(error))
+    return assign(reached, settings), problems
+
+
+def assign(whole: Mapping[str, Any], settings: Sequence[tuple[FieldPath, Any]]) -> dict[str, Any]:
+    """A copy of the complete plain data in which every path holds its value; later settings win.
+
+    The name of a profile stands for the profile. A fan-out has one size: setting it in one way takes back the
+    other ways, unless they are set as well.
+    """
+    result: Any = whole
+    given = {path for path, _ in settings}
+    for path, value in settings:
+        result = with_value(result, path, _spelled_out(value) if path == ("pair",) else value)
+        if path[-1] in _FAN_OUT_SIZES and path[-2:-1] in {("fan_out",), ("fan_out_on_miss",)}:
+            for other in _FAN_OUT_SIZES - {path[-1]}:
+                if (*path[:-1], other) not in given:
+                    result = with_value(result, (*path[:-1], other), None)
+    return dict(result)
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -79,7 +111,9 @@ def parse_value(text: str, *, where: str) -> Any:
     try:
         return float(text) if _is_exponent(text) else yaml.safe_load(text)
     except yaml.YAMLError:
-        raise InputError(f"{where}: cannot read the value {text!r}; quote text, write lists as [1, 2]") from None
+        raise InputError(
+            f"{where}: cannot read the value {text!r}; quote text, write lists as [1, 2]"
+        ) from None
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -97,22 +131,32 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def resolve_path(data: Mapping[str, Any], dotted: str) -> FieldPath:
-    """The full path that `dotted` names: itself, or the only known path that ends with it."""
+    """The full path that `dotted` names: itself, or the only known path that ends with it.
+
+    A field that is absent so far, below a part that is known, is taken as it stands: validation judges it.
+    """
     wanted = tuple(dotted.split("."))
     known = list(known_paths(data))
-    if wanted in known:
-        return wanted
-    endings = [path for path in known if path[-len(wanted) :] == wanted]
-    if len(endings) == 1:
-        return endings[0]
-    if endings:
-        choices = ", ".join(".".join(path) for path in endings[:6])
-        raise InputError(f"{dotted}: ambiguous, it may mean {choices}; write the full path")
-    if (parent := wanted[:-1]) in known and isinstance(value_at(data, parent), dict):
-        return wanted  # a field that is absent so far, such as one of another kind of curve; validation judges it
+    full = _completed(wanted, known, dotted)
+    if full is not None:
+        return full
+    parent = _completed(wanted[:-1], known, dotted) if len(wanted) > 1 else None
+    if parent is not None and isinstance(value_at(data, parent), dict | None):
+        return (*parent, wanted[-1])
     close = get_close_matches(dotted, {".".join(path) for path in known}, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise InputError(f"{dotted}: no such field{hint}")
+
+
+def _completed(wanted: FieldPath, known: Sequence[FieldPath], dotted: str) -> FieldPath | None:
+    """`wanted` if known, else the only known path that ends with it; `InputError` where there are several."""
+    if wanted in known:
+        return wanted
+    endings = [path for path in known if path[-len(wanted) :] == wanted]
+    if len(endings) > 1:
+        choices = ", ".join(".".join(path) for path in endings[:6])
+        raise InputError(f"{dotted}: ambiguous, it may mean {choices}; write the full path")
+    return endings[0] if endings else None
 
 
 def known_paths(data: Any, prefix: FieldPath = ()) -> Iterator[FieldPath]:
@@ -136,11 +180,15 @@ def value_at(data: Any, path: FieldPath) -> Any:
 
 
 def with_value(data: Any, path: FieldPath, value: Any) -> Any:
-    """A copy of the plain data in which `path` holds `value`; what is not on the path is shared, not copied."""
+    """A copy of the plain data in which `path` holds `value`; what is not on the path is shared."""
     if not path:
         return value
     head, rest = path[0], path[1:]
     if isinstance(data, list | tuple):
+        if not head.isdigit() or int(head) >= len(data):
+            raise InputError(
+                f"{'.'.join(path)}: the list here has items 0 to {len(data) - 1}, none called {head!r}"
+            )
         copied = list(data)
         copied[int(head)] = with_value(copied[int(head)], rest, value)
         return copied
@@ -171,16 +219,32 @@ def _is_exponent(text: str) -> bool:
     return bool(e) and mantissa.lstrip("+-").replace(".", "", 1).isdigit() and exponent.lstrip("+-").isdigit()
 
 
+def _spelled_out(pair: Any) -> Any:
+    """The plain data of a profile that is given by name or path, or not at all."""
+    reference = DEFAULT_PROFILE if pair is None else pair
+    return load_profile(reference) if isinstance(reference, str) else reference
+
+
+def _with_defaults(model: type[BaseModel], data: Any) -> Any:
+    """`data` with the defaults of `model` for what it leaves out, also within the parts that it gives."""
+    if not isinstance(data, Mapping):
+        return data
+    filled = dict(data)
+    for name, field in model.model_fields.items():
+        part = _document_in(field.annotation)
+        if name not in data:
+            filled |= {} if field.is_required() or name == "pair" else {name: _plain(field.get_default())}
+        elif part is not None:
+            filled[name] = _with_defaults(part, data[name])
+    return filled
+
+
+def _document_in(annotation: Any) -> type[BaseModel] | None:
+    """The one document type that a field holds, optional or not; none where it holds one of several kinds."""
+    choices = [choice for choice in get_args(annotation) or (annotation,) if choice is not type(None)]
+    only = choices[0] if len(choices) == 1 else None
+    return only if isinstance(only, type) and issubclass(only, BaseModel) else None
+
+
 def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-
-
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings are merged, everything else replaced; a tagged mapping of another kind replaces the whole."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        nested = isinstance(below, Mapping) and isinstance(value, Mapping)
-        same_kind = nested and value.get("kind", below.get("kind")) == below.get("kind")
-        merged[key] = _merge(below, value) if nested and same_kind else value
-    return merged
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
