@@ -97,6 +97,14 @@ class Acceptance(Document):
     spread: NonNegativeFloat = 0.0
     """Standard deviation between requests (Beta around the mean); 0 makes all requests alike."""
 
+    @model_validator(mode="after")
+    def _possible(self) -> Acceptance:
+        known = self.per_position if isinstance(self.per_position, tuple) else (self.per_position,)
+        widest = min(((a * (1 - a)) ** 0.5 for a in known if 0 < a < 1), default=0.0)
+        if self.spread > 0 and self.spread >= widest:
+            raise ValueError(f"spread must be below {widest:.4g}, the widest that these means allow; got {self.spread}")
+        return self
+
     def at(self, num_tokens: int) -> tuple[float, ...]:
         """The first `num_tokens` acceptance probabilities."""
         if not isinstance(self.per_position, tuple):
