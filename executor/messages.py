@@ -66,28 +66,7 @@ class MessageKind(IntEnum):
     PROMPT = 1
     """More prompt tokens than fit into one message: keep them, the ROUND message follows."""
     STOP = 2
-    """The run is over: the speculator reports its last build and ends."""
-
-
-class Source(IntEnum):
-    """How the tokens of a round came about; the lower-case name is the record's `source`."""
-
-    AR = 0
-    FIRST = 1
-    HIT = 2
-    JIT = 3
-    NGRAM = 4
-    NONE = 5
-    RANDOM = 6
-
-
-class Lookup(IntEnum):
-    """What the look-up of an outcome found; the lower-case name is the record's `lookup`."""
-
-    FINAL = 0
-    """The request ended with this outcome (or no cache exists): nothing was looked up."""
-    HIT = 1
-    MISS = 2
+    """The speculator is no longer needed: it ends without an answer."""
 
 
 OUTCOME_SLOT = np.dtype(
@@ -104,15 +83,16 @@ OUTCOME_SLOT = np.dtype(
 )
 
 TIMINGS = (
-    "wait_s",  # speculator idle before this round's outcome arrived
-    "outcome_s",  # outcome message: sent by the verifier -> taken by the speculator
+    "received_s",  # when the speculator took the outcome answered here, on the machine's one clock
+    "sent_s",  # when this message left
     "lookup_s",
     "fallback_s",
-    "glue_s",  # this and the following: the build that ended since the previous reply
+    "glue_s",  # this and the following: the build between the previous message and this one
     "tree_s",
     "store_s",
+    "wait_s",  # idle between the end of that build and `received_s`
 )
-"""Seconds reported in a speculation message's header."""
+"""Times in a speculation message's header; `*_s` of a stage are durations, the first two are instants."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,18 +144,18 @@ class Layout:
         slot = np.dtype(
             [
                 ("num_proposed", "<i4"),
-                ("source", "<i4"),
-                ("lookup", "<i4"),  # of the outcome being answered
+                ("source", "<i4"),  # records.Source
+                ("lookup", "<i4"),  # records.Lookup of the outcome being answered
                 ("fan_out_here", "<i4"),  # candidates prepared at the position of the outcome being answered
-                ("bonus_rank", "<i4"),  # of the previous outcome: 1 is the draft's favourite; 0 unknown
+                ("bonus_rank", "<i4"),  # of the outcome before that one; see records.OUTCOME_COLUMNS
                 ("tokens", "<i4", (self.num_speculative_tokens,)),
             ],
             align=True,
         )
         fields: list[tuple[Any, ...]] = [
             ("round", "<i4"),
-            ("num_branches", "<i4"),
-            ("sent_s", "<f8"),
+            ("num_branches", "<i4"),  # of the build reported here
+            ("fallback", "<i4"),  # records.Fallback: what the misses were answered with
             *[(name, "<f8") for name in TIMINGS],
             ("slots", slot, (self.num_slots,)),
         ]
