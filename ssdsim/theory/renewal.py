@@ -17,6 +17,7 @@ window that does not depend on n. `on_late = truncate` is a smaller K, chosen by
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from ssdsim.errors import DomainError
 from ssdsim.theory.domain import FloatArray, Real, as_real, at_least, probability, refuse_where
 from ssdsim.theory.joint_law import joint_counts_of_rows
 from ssdsim.theory.round_time import RoundMean, RoundTimes, mean_round
+from ssdsim.theory.speedup import stationary_cache_hit_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +55,10 @@ class SlotChain:
         for name in ("tokens_drafted", "tokens_fallback"):
             object.__setattr__(self, name, np.asarray(at_least(name, getattr(self, name), 1.0)))
 
-    @property
+    @cached_property
     def cache_hit_rate(self) -> FloatArray:
         """pi, the long-run share of look-ups that hit, which is that of drafted rows (Theorem 7)."""
-        fallback = np.asarray(self.hit_after_fallback)
-        return np.asarray(fallback / (1.0 + fallback - self.hit_after_draft))
+        return np.asarray(stationary_cache_hit_rate(self.hit_after_draft, self.hit_after_fallback))
 
     @property
     def tokens_per_round(self) -> FloatArray:
