@@ -134,9 +134,7 @@ def _expand(match: re.Match[str], item: str, where: str) -> list[int] | list[flo
     third, unit = match[3], match[4]
     if third is None:
         if isinstance(start, float) or isinstance(stop, float):
-            raise InputError(
-                f"{where}={item}: a range of decimals needs a step or a count, as in 0.5:0.9:0.1"
-            )
+            raise InputError(f"{where}={item}: a range of decimals needs a step or a count, as in 0.5:0.9:0.1")
         return _arithmetic(start, stop, 1, where, item)
     amount = _number(third)
     if unit == "x":

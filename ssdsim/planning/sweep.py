@@ -1,0 +1,105 @@
+"""Run a plan: cut its rows into tasks, hand them to an engine, keep every piece that comes back.
+
+The exact method takes tasks of many rows and evaluates them in arrays (`blocks`), every other method takes points one
+by one. A row that cannot be answered is recorded with its error, and the sweep goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssdsim.errors import InputError, RunError, ScenarioError
+from ssdsim.evaluate import Method, evaluate
+from ssdsim.planning.blocks import exact_piece
+from ssdsim.planning.engines import Engine
+from ssdsim.planning.plan import SweepPlan
+from ssdsim.planning.results import FAILED, INVALID, answered, piece_of_rows, piece_schema, refused
+from ssdsim.planning.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+IntArray = NDArray[np.int64]
+
+BLOCK_ROWS = 16_384
+"""Rows of one task of the exact method."""
+_ROWS_PER_TASK = {Method.PAPER: 64, Method.SIM: 1, Method.REAL: 1}
+"""Closed forms are quick, a simulation is worth a task of its own."""
+_TASKS_PER_WORKER = 3
+"""Tasks in flight: enough to keep workers busy, few enough to stop soon."""
+
+
+def run_sweep(
+    plan: SweepPlan, store: Store, engine: Engine, on_progress: Callable[[int], None] = lambda _: None
+) -> pa.Table:
+    """Compute what `store` does not have yet and return the whole table.
+
+    `on_progress` is told how many rows have just been finished. When it is interrupted (KeyboardInterrupt), all that
+    was finished is kept. Raises `RunError` where a worker died.
+    """
+    finished = store.finished_rows()
+    on_progress(len(finished))
+    tasks = _tasks(plan, finished)
+    limit = _TASKS_PER_WORKER * engine.num_workers if engine.num_workers > 1 else 1
+    waiting: set[Future[Any]] = set()
+    try:
+        while True:
+            for task in islice(tasks, limit - len(waiting)):
+                waiting.add(engine.submit(_compute, plan, *task))
+            if not waiting:
+                break
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                _keep(future, store, on_progress)
+                waiting.remove(future)
+    except BrokenExecutor as error:
+        raise RunError(f"a worker died ({error}); what was finished is kept: go on with --resume") from None
+    finally:
+        for future in (f for f in waiting if f.done() and not f.cancelled() and f.exception() is None):
+            _keep(future, store, on_progress)
+        store.flush()
+    return store.finish()
+
+
+def _keep(future: Future[Any], store: Store, on_progress: Callable[[int], None]) -> None:
+    piece = future.result()
+    store.append(piece)
+    on_progress(piece.num_rows)
+
+
+def _tasks(plan: SweepPlan, finished: IntArray) -> Iterator[tuple[Method, IntArray]]:
+    """Method by method, the rows that are missing, in tasks of a fitting size."""
+    to_do = np.setdiff1d(np.arange(plan.num_rows), finished, assume_unique=True)
+    for number, method in enumerate(plan.methods):
+        rows = to_do[to_do % len(plan.methods) == number]
+        size = _ROWS_PER_TASK.get(method, BLOCK_ROWS)
+        for start in range(0, len(rows), size):
+            yield method, rows[start : start + size]
+
+
+def _compute(plan: SweepPlan, method: Method, rows: IntArray) -> pa.Table:
+    """The piece of one task."""
+    if method is Method.EXACT:
+        return exact_piece(plan, rows)
+    return piece_of_rows([compute_row(plan, row) for row in rows.tolist()], piece_schema(plan))
+
+
+def compute_row(plan: SweepPlan, row: int) -> dict[str, Any]:
+    """One row by way of `evaluate`: its answer, or why there is none."""
+    point, method = plan.place(row)
+    try:
+        return answered(row, evaluate(plan.scenario(point), method))
+    except InputError as error:
+        return refused(row, INVALID, one_line(error))
+    except Exception as error:
+        return refused(row, FAILED, f"{type(error).__name__}: {error}")
+
+
+def one_line(error: InputError) -> str:
+    """The message without line breaks, for a cell of a table."""
+    return "; ".join(error.problems) if isinstance(error, ScenarioError) else str(error)
