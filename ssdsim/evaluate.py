@@ -1,0 +1,183 @@
+"""(Scenario, method) -> Answer: the one door to the four methods.
+
+- `paper`: the formulas as printed    - `exact`: the corrected model
+- `sim`: the discrete-event simulator  - `real`: the executor, where it is installed (entry point `ssdsim.methods`)
+
+`compare` puts modes and methods side by side, with speedups over AR and SD by the same method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from ssdsim.design_point import DesignPoint, resolve
+from ssdsim.errors import DomainError, InputError
+from ssdsim.exact import batch_columns, resolve_fallback, setting_of, slot_numbers, static_columns
+from ssdsim.exact.fallbacks import thresholds
+from ssdsim.printed import printed_quantities
+from ssdsim.quantities import Quantity
+from ssdsim.scenario import FallbackKind, Mode, Scenario
+
+
+class Method(StrEnum):
+    PAPER = "paper"
+    EXACT = "exact"
+    SIM = "sim"
+    REAL = "real"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What one method says about one mode of a scenario."""
+
+    scenario: Scenario
+    mode: Mode
+    method: Method
+    quantities: dict[str, Quantity]
+    """tokens_per_s is the whole batch's; times in seconds; see the CLI's `evaluate --help` for the list."""
+    notes: tuple[str, ...] = ()
+    """What the method leaves out, approximates or extrapolates here."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.quantities["tokens_per_s"].value
+
+
+def evaluate(scenario: Scenario, method: Method, mode: Mode | None = None) -> Answer:
+    """The answer of `method` for `mode` (the scenario's own where absent).
+
+    Raises DomainError where the method does not cover the scenario; the message names one that does.
+    """
+    chosen = mode if mode is not None else scenario.mode
+    quantities, notes = _METHODS[method](scenario, chosen)
+    answer = Answer(scenario=scenario, mode=chosen, method=method, quantities=quantities, notes=notes)
+    return replace(answer, quantities={**quantities, **_per_unit(answer)}, notes=(*notes, *_extrapolations(scenario)))
+
+
+def compare(
+    scenario: Scenario,
+    methods: Iterable[Method] = (Method.EXACT,),
+    modes: Sequence[Mode] = (Mode.AR, Mode.SD, Mode.SSD),
+) -> list[Answer]:
+    """Every mode by every method, with speedups over that method's own AR and SD."""
+    return [answer for method in methods for answer in _with_speedups([evaluate(scenario, method, m) for m in modes])]
+
+
+def num_devices(scenario: Scenario, mode: Mode) -> int:
+    """Devices that a mode occupies: SSD adds its speculator's to the target's."""
+    return scenario.num_target_devices + (scenario.num_speculator_devices if mode is Mode.SSD else 0)
+
+
+def _exact(scenario: Scenario, mode: Mode) -> tuple[dict[str, Quantity], tuple[str, ...]]:
+    point = resolve(scenario)
+    fallback = resolve_fallback(point)
+    if mode is Mode.SSD and fallback.kind is FallbackKind.THRESHOLD:
+        return _exact_threshold(point, fallback.threshold)
+    kind = FallbackKind.JIT if fallback.kind is FallbackKind.THRESHOLD else fallback.kind
+    slots, setting = slot_numbers([point], mode, kind), setting_of(point, mode, kind)
+    if scenario.workload.arrivals == "static":
+        columns = static_columns(point, slots, setting)
+    else:
+        columns = batch_columns(slots, setting, scenario.pair.costs, scenario.placement.num_draft_devices)
+    notes = ("jitter is taken at its mean",) if any(scenario.pair.costs.jitter.model_dump().values()) else ()
+    chosen = (f"fallback auto: {kind}",) if scenario.drafting.fallback.kind is FallbackKind.AUTO else ()
+    return {name: Quantity(float(column[0])) for name, column in columns.items()}, (*notes, *chosen)
+
+
+def _exact_threshold(point: DesignPoint, threshold: int | None) -> tuple[dict[str, Quantity], tuple[str, ...]]:
+    if point.scenario.workload.output_tokens is not None:
+        raise DomainError(
+            "drafting.fallback.kind", "'threshold' is exact for endless requests only: use method 'sim'", "threshold"
+        )
+    policies, b = thresholds(point), point.scenario.workload.batch_size
+    chosen = min(threshold or b + 1, b + 1)
+    rate = float(policies.rate_per_sequence[chosen - 1])
+    round_s = float(policies.round_s[chosen - 1])
+    values = {
+        "tokens_per_s": b * rate,
+        "round_s": round_s,
+        "mean_acceptance_length": rate * round_s,
+        "cache_hit_rate": float(policies.cache_hit_rate[chosen - 1]),
+    }
+    return {name: Quantity(value) for name, value in values.items()}, (f"threshold: {chosen} misses",)
+
+
+def _paper(scenario: Scenario, mode: Mode) -> tuple[dict[str, Quantity], tuple[str, ...]]:
+    quantities, notes = printed_quantities(resolve(scenario), mode)
+    return {name: Quantity(value) for name, value in quantities.items()}, notes
+
+
+def _sim(scenario: Scenario, mode: Mode) -> tuple[dict[str, Quantity], tuple[str, ...]]:
+    from ssdsim.metrics import summarise
+    from ssdsim.sim import simulate
+
+    result = simulate(scenario.model_copy(update={"mode": mode}))
+    return summarise(result.records), ()
+
+
+def _real(scenario: Scenario, mode: Mode) -> tuple[dict[str, Quantity], tuple[str, ...]]:
+    from importlib.metadata import entry_points
+
+    found = tuple(entry_points(group="ssdsim.methods", name="real"))
+    if not found:
+        raise InputError("method: 'real' needs the executor; install ssdsim[executor]")
+    quantities: tuple[dict[str, Quantity], tuple[str, ...]] = found[0].load()(scenario, mode)
+    return quantities
+
+
+_METHODS: dict[Method, Callable[[Scenario, Mode], tuple[dict[str, Quantity], tuple[str, ...]]]] = {
+    Method.PAPER: _paper,
+    Method.EXACT: _exact,
+    Method.SIM: _sim,
+    Method.REAL: _real,
+}
+
+
+def _per_unit(answer: Answer) -> dict[str, Quantity]:
+    """Rates per request and per device, and the time per token that a request sees."""
+    rate, b = answer.quantities["tokens_per_s"], answer.scenario.workload.batch_size
+    per_request = rate.scaled(1 / b)
+    return {
+        "tokens_per_s_per_request": per_request,
+        "tokens_per_s_per_device": rate.scaled(1 / num_devices(answer.scenario, answer.mode)),
+        "tpot_s": answer.quantities.get("tpot_s", per_request.inverse()),
+    }
+
+
+def _with_speedups(answers: list[Answer]) -> list[Answer]:
+    rates = {answer.mode: answer.tokens_per_s for answer in answers}
+    return [
+        replace(
+            answer,
+            quantities={
+                **answer.quantities,
+                **{
+                    f"speedup_over_{base}": answer.quantities["tokens_per_s"].scaled(1 / rates[base])
+                    for base in (Mode.AR, Mode.SD)
+                    if base in rates
+                },
+            },
+        )
+        for answer in answers
+    ]
+
+
+def _extrapolations(scenario: Scenario) -> tuple[str, ...]:
+    """Where the scenario leaves the range in which its profile was calibrated."""
+    limits, drafting, workload = scenario.pair.limits, scenario.drafting, scenario.workload
+    positions = drafting.num_speculative_tokens + 1
+    context = int(workload.prompt_tokens.pmf()[0].max())
+    context += int(workload.output_tokens.pmf()[0].max()) if workload.output_tokens is not None else 0
+    checks = (
+        ("batch size", workload.batch_size, limits.max_batch_size),
+        ("lookahead", drafting.num_speculative_tokens, limits.max_speculative_tokens),
+        ("fan-out", -(-drafting.fan_out.total(positions) // positions), limits.max_fan_out),
+        ("context", context, limits.max_context_tokens),
+    )
+    return tuple(
+        f"extrapolated: {name} {value} is beyond the {limit} that the profile covers"
+        for name, value, limit in checks
+        if limit is not None and value > limit
+    )

@@ -1,0 +1,63 @@
+"""A batch that starts together and runs to its last request (THEORY 2.3), for one point."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ssdsim.design_point import DesignPoint
+from ssdsim.errors import DomainError
+from ssdsim.exact.rounds import Columns, Setting, first_point, hit_columns, serial_times, ssd_times
+from ssdsim.exact.slots import SlotNumbers, request_kinds
+from ssdsim.scenario import FallbackKind, Mode
+from ssdsim.theory.finite import round_laws, static_batch
+from ssdsim.theory.lengths import length_law
+from ssdsim.theory.round_time import RoundTimes
+
+
+def static_columns(point: DesignPoint, slots: SlotNumbers, setting: Setting) -> Columns:
+    """Rates over the mean makespan; columns as `rounds.batch_columns`, times averaged over the batch's rounds."""
+    output = point.scenario.workload.output_tokens
+    if output is None:
+        raise DomainError("workload.output_tokens", "a static batch needs finite requests", None)
+    times = [_times(point, slots, setting._replace(batch_size=active)) for active in range(1, setting.batch_size + 1)]
+    drafted, answered, kinds = request_kinds(point, setting.mode, setting.fallback)
+    batch = static_batch(
+        drafted,
+        answered,
+        times,
+        output.pmf(),
+        initial_s=_initial_s(point, slots, setting),
+        first_round="jit" if setting.mode is not Mode.SSD else point.scenario.drafting.first_round,
+        request_kinds=kinds,
+    )
+    laws = round_laws(drafted, answered, length_law(output.pmf()), point.scenario.drafting.first_round, kinds)
+    law = laws.sum(axis=0) / laws.sum()
+    rounds = float(batch.rounds)
+    return {
+        "tokens_per_s": np.array([setting.batch_size * float(batch.rate_per_sequence)]),
+        "round_s": np.array([float(batch.makespan_s) / rounds]),
+        "mean_acceptance_length": slots.tokens_per_round,
+        **{name: np.atleast_1d(value) for name, value in hit_columns(law, setting.batch_size).items()},
+    }
+
+
+def _times(point: DesignPoint, slots: SlotNumbers, setting: Setting) -> RoundTimes:
+    costs, devices = point.scenario.pair.costs, point.scenario.placement.num_draft_devices
+    if setting.mode is not Mode.SSD:
+        drafting_s, window_s, host_s = serial_times(slots, setting, costs)
+        nothing = np.zeros(setting.batch_size + 1)
+        return RoundTimes(
+            window_s=window_s, build_s=np.zeros(1), fallback_s=nothing, overhead_s=float(drafting_s[0] + host_s[0])
+        )
+    times, _ = ssd_times(slots, setting, costs, devices)
+    return first_point(times)
+
+
+def _initial_s(point: DesignPoint, slots: SlotNumbers, setting: Setting) -> float:
+    """First drafting of the whole batch, or its fallback where first rounds count as misses."""
+    costs, b = point.scenario.pair.costs, setting.batch_size
+    if setting.mode is not Mode.SSD:
+        return 0.0
+    if setting.first_round == "jit" or setting.fallback is FallbackKind.JIT:
+        return float(costs.jit_s(b, slots.num_steps[0], slots.context_tokens[0]))
+    return float(costs.ngram_s(b)) if setting.fallback is FallbackKind.NGRAM else 0.0
