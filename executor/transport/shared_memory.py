@@ -81,6 +81,8 @@ class SharedMemoryChannel:
     def send(self, message: Bytes) -> None:
         """Copy the message into a free slot; waits only while the other side is two messages behind."""
         out = self._out
+        if self._peer_gone:
+            raise ChannelClosed("channel: the other side is gone")
         if message.nbytes != out.size:
             raise RunError(f"message: {message.nbytes} bytes to send, the layout has {out.size}")
         if self._sent - out.words[_RELEASED] >= _SLOTS:
@@ -111,11 +113,12 @@ class SharedMemoryChannel:
         return self._peer_gone
 
     def close(self) -> None:
-        """Hang up; the memory goes with the last view of it."""
+        """Hang up and let go of the memory; a message still being read keeps it until it is dropped."""
         if self._bell.fileno() >= 0:
             self._poller.unregister(self._bell)
             self._bell.close()
-        self._peer_gone = True
+            self._peer_gone = True
+            self._out = self._in = _Lane(memoryview(bytearray(_HEADER)), 0, 0)
 
     def _wait(self, words: memoryview, index: int, target: int, asleep: int) -> None:
         """Return when `words[index]` has reached `target`. Raises ChannelClosed if it never will."""
