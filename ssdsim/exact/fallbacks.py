@@ -1,7 +1,7 @@
 """Which fallback a scenario really uses, and where the fast one overtakes the slow one.
 
-`auto` and `threshold` are rules over rates. They are resolved on the exact model of the scenario's own batch (the best
-threshold on endless requests), and the executor, the simulator and the exact model share the result.
+`auto` and `threshold` are rules over rates. They are resolved on the exact model of the scenario's own batch (the
+best threshold on endless requests), and the executor, the simulator and the exact model share the result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CriticalBatchSizes(NamedTuple):
     consistent: CriticalBatchSize
     """Each fallback with the hit rate that it brings about (THEORY 6.1)."""
     scanned: int | None
-    """The first batch size at which the exact model, with its own times, prefers the fast one; None up to the limit."""
+    """The first batch size at which the exact model, with its own times, prefers the fast one; None if none does."""
 
 
 def resolve_fallback(point: DesignPoint) -> ResolvedFallback:
