@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ssdsim.policies import allocate_fan_out
-from ssdsim.profile import Behaviour, CurvePair
+from ssdsim.profile import Behaviour
 from ssdsim.scenario import Drafting, FallbackKind, FanOut, Scenario, num_fallback_tokens
+from ssdsim.theory.hit_curve import AllAccepted, HitCurve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,16 +81,18 @@ def resolve(scenario: Scenario) -> DesignPoint:
 
 
 def _drafted_row(fan_out: FanOut, acceptance: tuple[float, ...], behaviour: Behaviour) -> RowKind:
-    return _row(fan_out, acceptance, behaviour, behaviour.hit_curves.after_draft)
+    after_draft = behaviour.hit_curves.after_draft
+    last = after_draft.all_accepted_curve(_agreement(len(acceptance), behaviour))
+    return _row(fan_out, acceptance, after_draft.rejection.curve(), last)
 
 
 def _undrafted_row(drafting: Drafting, behaviour: Behaviour) -> RowKind:
     """Random tokens are never accepted, so only the position of the first one can matter."""
     num_tokens = 0 if drafting.fallback.kind is FallbackKind.JIT else num_fallback_tokens(drafting)
-    curves = behaviour.hit_curves.after_fallback or behaviour.hit_curves.after_draft
     if drafting.fallback.kind is FallbackKind.NGRAM and behaviour.ngram_acceptance is not None:
-        return _row(_on_miss(drafting, num_tokens), behaviour.ngram_acceptance.at(num_tokens), behaviour, curves)
-    here = _row(_on_miss(drafting, 0), (), behaviour, curves)
+        curves = _curves_after_fallback(behaviour, num_tokens)
+        return _row(_on_miss(drafting, num_tokens), behaviour.ngram_acceptance.at(num_tokens), *curves)
+    here = _row(_on_miss(drafting, 0), (), *_curves_after_fallback(behaviour, 0))
     return RowKind(
         acceptance=(0.0,) * num_tokens,
         fan_out=(*here.fan_out, *(0,) * num_tokens),
@@ -97,16 +100,23 @@ def _undrafted_row(drafting: Drafting, behaviour: Behaviour) -> RowKind:
     )
 
 
-def _row(fan_out: FanOut, acceptance: tuple[float, ...], behaviour: Behaviour, curves: CurvePair) -> RowKind:
-    rejection = curves.rejection.curve()
-    all_accepted = curves.all_accepted_curve(_agreement(len(acceptance), behaviour))
-    if fan_out.values is not None:
-        allocated = fan_out.values
+def _curves_after_fallback(behaviour: Behaviour, num_tokens: int) -> tuple[HitCurve, HitCurve]:
+    """At a rejection and where everything was accepted, after `num_tokens` that the draft did not propose."""
+    measured = behaviour.hit_curves.after_fallback
+    agreement = _agreement(num_tokens, behaviour)
+    if measured is not None:
+        return measured.rejection.curve(), measured.all_accepted_curve(agreement)
+    unrejected = behaviour.hit_curves.after_draft.all_accepted_curve(agreement)
+    return unrejected, unrejected
+
+
+def _row(fan_out: FanOut, acceptance: tuple[float, ...], rejection: HitCurve, all_accepted: HitCurve) -> RowKind:
+    if fan_out.policy == "explicit":
+        allocated = fan_out.values or ()
     else:
-        positions = len(acceptance) + 1
-        allocated = allocate_fan_out(
-            fan_out.policy, len(acceptance), fan_out.total(positions), acceptance, rejection, all_accepted
-        )
+        budget = fan_out.total(len(acceptance) + 1)
+        law = rejection.base if isinstance(rejection, AllAccepted) and fan_out.policy == "geometric" else rejection
+        allocated = allocate_fan_out(fan_out.policy, len(acceptance), budget, acceptance, law, all_accepted)
     rejected = np.atleast_1d(rejection.hit_prob(np.asarray(allocated[:-1], dtype=np.int64)))
     last = float(all_accepted.hit_prob(allocated[-1]))
     return RowKind(acceptance=acceptance, fan_out=tuple(allocated), hit_probs=(*map(float, rejected), last))
@@ -119,7 +129,7 @@ def _agreement(position: int, behaviour: Behaviour) -> float:
 
 
 def _redrafted_fan_out(drafting: Drafting) -> FanOut:
-    """`fan_out_on_miss` speaks of the rows that the fallback answers: drafted ones under `jit`, else undrafted ones."""
+    """`fan_out_on_miss` speaks of the rows that the fallback answers: drafted ones under `jit` only."""
     if drafting.fallback.kind is FallbackKind.JIT and drafting.fan_out_on_miss is not None:
         return drafting.fan_out_on_miss
     return drafting.fan_out

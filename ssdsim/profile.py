@@ -86,7 +86,8 @@ class HitCurves(Document):
 
     after_draft: CurvePair
     after_fallback: CurvePair | None = None
-    """The same as after a drafted round where absent."""
+    """Where absent, the all-accepted curve of a drafted round holds at every position: no guess of the draft was
+    rejected there (THEORY 4.3, 6.3)."""
 
 
 class Acceptance(Document):
@@ -102,7 +103,7 @@ class Acceptance(Document):
         known = self.per_position if isinstance(self.per_position, tuple) else (self.per_position,)
         widest = min(((a * (1 - a)) ** 0.5 for a in known if 0 < a < 1), default=0.0)
         if self.spread > 0 and self.spread >= widest:
-            raise ValueError(f"spread must be below {widest:.4g}, the widest that these means allow; got {self.spread}")
+            raise ValueError(f"spread must be below {widest:.4g}, which these means allow; got {self.spread}")
         return self
 
     def at(self, num_tokens: int) -> tuple[float, ...]:
@@ -198,9 +199,9 @@ class PairProfile(Document):
     behaviours: Annotated[tuple[Behaviour, ...], Field(min_length=1)]
     costs: Costs
     limits: Limits = Limits()
-    ranges: dict[str, Range] = {}
+    ranges: dict[str, Range] = Field(default_factory=dict)
     """Field path to the range in which it may lie."""
-    provenance: dict[str, Provenance] = {}
+    provenance: dict[str, Provenance] = Field(default_factory=dict)
     """Field path to where the number comes from; a path covers everything below it."""
 
     def behaviour(
