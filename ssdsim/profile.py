@@ -21,7 +21,7 @@ from ssdsim.schema import (
 )
 from ssdsim.theory.hit_curve import AllAccepted, HitCurve, PowerLaw, ShiftedPowerLaw, Table
 
-PROFILE_SCHEMA = 1
+PROFILE_SCHEMA: Literal[1] = 1
 
 
 class PowerLawCurve(Document):

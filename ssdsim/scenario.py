@@ -24,7 +24,7 @@ from ssdsim.schema import (
     Probability,
 )
 
-SCENARIO_SCHEMA = 1
+SCENARIO_SCHEMA: Literal[1] = 1
 
 
 class Mode(StrEnum):
