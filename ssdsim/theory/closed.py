@@ -130,9 +130,7 @@ def closed_batch(law: SlotLaw, times: RoundTimes, *, first_draft_s: FloatArray |
     else:
         first_s = by_count("first_draft_s", first_draft_s)
         if first_s.shape[-1] != times.batch_size + 1:
-            raise DomainError(
-                "first_draft_s", f"must have b+1 = {times.batch_size + 1} entries", first_s.shape
-            )
+            raise DomainError("first_draft_s", f"must have b+1 = {times.batch_size + 1} entries", first_s.shape)
         gaps = [Gap((End.MISS,), times.fallback_s), Gap((End.FINISHED,), first_s)]
     mean = mean_round(law.law, times, gaps)
     request_s = law.rounds_per_request * mean.round_s
@@ -145,9 +143,7 @@ def closed_batch(law: SlotLaw, times: RoundTimes, *, first_draft_s: FloatArray |
     )
 
 
-def request_rounds(
-    drafted: RowLaw, fallback: RowLaw, lengths: FloatArray, first_round: FirstRound
-) -> FloatArray:
+def request_rounds(drafted: RowLaw, fallback: RowLaw, lengths: FloatArray, first_round: FirstRound) -> FloatArray:
     """[..., 3, 3]: expected rounds of one request by (DRAFTED | FALLBACK | FIRST, End).
 
     `lengths` as `lengths.length_law` returns them. Renewal argument downwards in tokens left: a round with l

@@ -224,4 +224,9 @@ def _hits_after_draft(pair: DraftPair, num_tokens: int, budgets: IntArray) -> Fl
     """p_p under the optimal fan-outs of each budget."""
     weights = outcome_weights(per_position(pair.acceptance_prob, num_tokens))
     curves = [pair.rejection_curve] * num_tokens + [pair.all_accepted_curve]
+    most = int(budgets.max(initial=1))
+    if all(curve.is_concave(most) for curve in set(curves)):
+        # Greedy takes the B largest increments (THEORY 4.1): one sort serves every budget.
+        gains = np.concatenate([w * curve.increments(most) for w, curve in zip(weights, curves, strict=True)])
+        return np.asarray(np.minimum(np.cumsum(np.sort(gains)[::-1])[budgets - 1], 1.0))
     return np.array([fan_out.hit_prob(weights, curves, fan_out.optimal(weights, curves, int(b))) for b in budgets])

@@ -115,8 +115,7 @@ def round_laws(
     shape = kernel.shape[:-3]
     chains = kernel.reshape(-1, *kernel.shape[-3:])
     parts = [
-        _forward(chains[i : i + _CHAINS_AT_ONCE], lengths, start)
-        for i in range(0, len(chains), _CHAINS_AT_ONCE)
+        _forward(chains[i : i + _CHAINS_AT_ONCE], lengths, start) for i in range(0, len(chains), _CHAINS_AT_ONCE)
     ]
     laws = np.zeros((max(len(part) for part in parts), len(chains), 2, 3))
     for i, part in enumerate(parts):

@@ -77,14 +77,10 @@ def joint_counts_of_rows(class_prob: FloatArray, counted: Sequence[Sequence[int]
     return law
 
 
-def misses_given_drafted(
-    slots: int, hit_after_draft: FloatArray, hit_after_fallback: FloatArray
-) -> FloatArray:
+def misses_given_drafted(slots: int, hit_after_draft: FloatArray, hit_after_fallback: FloatArray) -> FloatArray:
     """P(m of `slots` rows miss | n of them were drafted): [points] and [points] -> [points, n, m]."""
     root = np.exp(-2j * np.pi * np.arange((slots + 1) // 2 + 1) / (slots + 1))
-    drafted, fallback = (
-        hit[:, None] + (1.0 - hit[:, None]) * root for hit in (hit_after_draft, hit_after_fallback)
-    )
+    drafted, fallback = (hit[:, None] + (1.0 - hit[:, None]) * root for hit in (hit_after_draft, hit_after_fallback))
     transform = _complex_powers(drafted, slots) * _complex_powers(fallback, slots)[:, ::-1]
     law: FloatArray = np.fft.irfft(transform, n=slots + 1, axis=-1)
     return np.maximum(law, 0.0)

@@ -77,15 +77,9 @@ class RoundTimes:
         fallback_s = by_count("fallback_s", self.fallback_s)
         size = fallback_s.shape[-1]
         if self.on_late not in ("wait", "abort"):
-            raise DomainError(
-                "on_late", "must be 'wait' or 'abort' (truncate: pass the K ready)", self.on_late
-            )
-        object.__setattr__(
-            self, "window_s", _by_drafted("window_s", positive("window_s", self.window_s), size)
-        )
-        object.__setattr__(
-            self, "build_s", _by_drafted("build_s", non_negative("build_s", self.build_s), size)
-        )
+            raise DomainError("on_late", "must be 'wait' or 'abort' (truncate: pass the K ready)", self.on_late)
+        object.__setattr__(self, "window_s", _by_drafted("window_s", positive("window_s", self.window_s), size))
+        object.__setattr__(self, "build_s", _by_drafted("build_s", non_negative("build_s", self.build_s), size))
         object.__setattr__(self, "fallback_s", fallback_s)
         object.__setattr__(self, "overhead_s", non_negative("overhead_s", self.overhead_s))
 
@@ -261,9 +255,7 @@ def _flatten(law: FloatArray, times: RoundTimes, gaps: Sequence[Gap], shape: tup
     late_s = np.maximum(_flat(times.build_s, shape, 1) - window_s, 0.0)
     idle = np.maximum(1.0 - flat_law.sum(axis=(1, 2)), 0.0)
     if late_s.shape[1] > 1 and np.any(idle > 1e-9):
-        raise DomainError(
-            "law", "must sum to 1 where window_s or build_s depend on the drafted rows", idle.max()
-        )
+        raise DomainError("law", "must sum to 1 where window_s or build_s depend on the drafted rows", idle.max())
     flat_gaps = tuple(Gap(gap.ends, _flat(gap.time_s, shape, 1)) for gap in gaps)
     return _Batch(times.batch_size, times.on_late, flat_law, idle, window_s, late_s, flat_gaps)
 

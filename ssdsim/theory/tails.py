@@ -35,9 +35,7 @@ class CompletionTime:
 
     def sd_s(self, output_tokens: Real) -> Real:
         """Standard deviation of the time of N tokens: sqrt(N sigma^2 / E X)."""
-        return as_real(
-            np.sqrt(np.asarray(self.variance_per_token) * non_negative("output_tokens", output_tokens))
-        )
+        return as_real(np.sqrt(np.asarray(self.variance_per_token) * non_negative("output_tokens", output_tokens)))
 
     def quantile_s(self, output_tokens: Real, quantile: Real) -> Real:
         """The normal quantile, 0 < quantile < 1; quantile = 0.99 is the p99."""
@@ -56,9 +54,7 @@ def completion_time(drafted: RowLaw, fallback: RowLaw, times: RoundTimes) -> Com
     Poisson equation, makes them uncorrelated: sigma^2 = E[(Z + g' - g)^2].
     """
     if times.batch_size != 1:
-        raise DomainError(
-            "times", "must be those of one sequence (larger batches: simulate)", times.batch_size
-        )
+        raise DomainError("times", "must be those of one sequence (larger batches: simulate)", times.batch_size)
     chain = slot_chain(drafted, fallback)
     kernel = end_kernel(drafted, fallback)
     # [..., source, end]: a hit is m = 0, a drafted row n = 1
@@ -107,9 +103,7 @@ def burst_gaps(chain: SlotChain, times: RoundTimes) -> BurstGaps:
     """
     if chain.law.ndim != 2 or times.points_shape:
         raise DomainError("times", "must describe one design point", np.broadcast_shapes(times.points_shape))
-    drafted_and_missed = joint_counts(
-        times.batch_size, chain.law[None, :, :2].reshape(1, 4), [[0, 1], [1, 3]]
-    )[0]
+    drafted_and_missed = joint_counts(times.batch_size, chain.law[None, :, :2].reshape(1, 4), [[0, 1], [1, 3]])[0]
     gap_s, where = np.unique(round_durations(times), return_inverse=True)
     prob = np.bincount(where.ravel(), weights=np.maximum(drafted_and_missed, 0.0).ravel())
     possible = prob > 0.0
@@ -129,9 +123,7 @@ def mean_max_of_normals(
     sd_1, sd_2 = (
         np.asarray(non_negative(name, sd)) for name, sd in (("first_sd", first_sd), ("second_sd", second_sd))
     )
-    means = [
-        np.asarray(non_negative(n, m)) for n, m in (("first_mean", first_mean), ("second_mean", second_mean))
-    ]
+    means = [np.asarray(non_negative(n, m)) for n, m in (("first_mean", first_mean), ("second_mean", second_mean))]
     rho = np.asarray(correlation, dtype=np.float64)
     refuse_where(~(np.abs(rho) <= 1.0), "correlation", "must lie in [-1, 1]", rho)
     spread = np.sqrt(np.maximum(sd_1**2 + sd_2**2 - 2.0 * rho * sd_1 * sd_2, 0.0))

@@ -68,9 +68,7 @@ def threshold_policies(chain: SlotChain, fast: RoundTimes, drafting: RoundTimes)
         )
     )
     fast_s, drafting_s = (
-        np.broadcast_to(round_durations(times), (*shape, slots + 1, slots + 1)).reshape(
-            -1, slots + 1, slots + 1
-        )
+        np.broadcast_to(round_durations(times), (*shape, slots + 1, slots + 1)).reshape(-1, slots + 1, slots + 1)
         for times in (fast, drafting)
     )
     misses = misses_given_drafted(slots, hit_p, hit_b)
