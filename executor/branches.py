@@ -46,8 +46,13 @@ def forks(vectors: Sequence[tuple[int, ...]]) -> Forks:
     templates = [_template(vector) for vector in vectors]
     width = max(len(t.rank) for t in templates)
     if all(len(t.rank) == width for t in templates):
-        return Forks(*(np.stack(parts) for parts in zip(*templates, strict=True)))
-    padded = Forks(*(np.zeros((len(vectors), width), d) for d in (np.int64, np.int64, np.bool_)))
+        return Forks(
+            np.stack([t.num_accepted for t in templates]),
+            np.stack([t.rank for t in templates]),
+            np.stack([t.valid for t in templates]),
+        )
+    size = (len(vectors), width)
+    padded = Forks(np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.bool_))
     for row, template in enumerate(templates):
         for target, source in zip(padded, template, strict=True):
             target[row, : len(source)] = source
@@ -69,21 +74,17 @@ def fork_columns(logits: Tensor, excluded: Tensor, branches: Forks) -> Tensor:
     `logits` [n, w, H] of the glue forward; `excluded` [n, w] the proposed token's column at its position,
     -1 where nothing is excluded (the last position, or a token that the head does not have).
     """
-    most = int(branches.rank.max(initial=0)) + 1
-    best = top_tokens(logits, min(most, logits.shape[-1] - 1), exclude=excluded)
+    best = top_tokens(logits, int(branches.rank.max()) + 1, exclude=excluded)
     rows = torch.arange(len(logits), device=logits.device).unsqueeze(1)
-    device = logits.device
-    num_accepted = torch.from_numpy(branches.num_accepted).to(device)
-    rank = torch.from_numpy(np.minimum(branches.rank, best.shape[-1] - 1)).to(device)
-    return best[rows, num_accepted, rank]
+    num_accepted = torch.from_numpy(branches.num_accepted).to(logits.device)
+    taken: Tensor = best[rows, num_accepted, torch.from_numpy(branches.rank).to(logits.device)]
+    return taken
 
 
 class TreeSteps:
     """The steps of one build: makes the `Step` of each from the tokens that it feeds."""
 
-    def __init__(
-        self, decoder: Decoder, rows: Ints, trunk_tokens: Ints, branches: Forks, num_steps: int
-    ) -> None:
+    def __init__(self, decoder: Decoder, rows: Ints, trunk_tokens: Ints, branches: Forks, num_steps: int) -> None:
         """`trunk_tokens` [n]: tokens of each row up to and including the bonus token, where counting
         starts."""
         device = decoder.device

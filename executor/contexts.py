@@ -29,14 +29,16 @@ class Contexts:
         self.num_tokens[slot] = count
         self.seeds[slot], self.temperatures[slot] = seed, temperature
 
-    def append(self, rows: Ints, proposed: Ints, num_accepted: Ints, bonus_token: Ints) -> None:
-        """Add to each of `rows` the first `num_accepted` of its `proposed` [n, K] tokens and its bonus
-        token."""
-        starts, width = self.num_tokens[rows], proposed.shape[1]
-        # All K are written and the bonus token over the first rejected one: what lies beyond is not counted.
-        self.tokens[rows[:, None], starts[:, None] + np.arange(width)] = proposed
-        self.tokens[rows, starts + num_accepted] = bonus_token
-        self.num_tokens[rows] = starts + num_accepted + 1
+    def propose(self, rows: Ints, tokens: Ints) -> None:
+        """Write tokens [n, K] behind each context, where they wait for verification uncounted."""
+        columns = self.num_tokens[rows][:, None] + np.arange(tokens.shape[1])
+        self.tokens[rows[:, None], columns] = tokens
+
+    def settle(self, rows: Ints, num_accepted: Ints, bonus_tokens: Ints) -> None:
+        """Count the accepted part of what was proposed and put the bonus token behind it."""
+        ends = self.num_tokens[rows] + num_accepted
+        self.tokens[rows, ends] = bonus_tokens
+        self.num_tokens[rows] = ends + 1
 
     def slices(self, rows: Ints, starts: Ints, widths: Ints) -> Ints:
         """Tokens `starts[i] : starts[i] + widths[i]` of each row, padded on the right with what lies

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from executor.llama import KVCache, LlamaModel, Step
+from executor.models import LoadedModel
 from ssdsim.errors import DomainError
 
 Ints = NDArray[np.int64]
@@ -26,21 +27,12 @@ Ints = NDArray[np.int64]
 class Decoder:
     """A model, a cache of `num_rows` rows and the length of each row."""
 
-    def __init__(
-        self, model: LlamaModel, num_rows: int, context_tokens: int, scratch_tokens: int = 0
-    ) -> None:
-        """`context_tokens` is the longest sequence a row may hold; `scratch_tokens` columns lie behind it for
+    def __init__(self, model: LlamaModel, num_rows: int, capacity: int) -> None:
+        """`capacity` columns per row: the longest context, what may be proposed behind it, scratch for
         branches."""
-        if context_tokens > model.shape.max_context_tokens:
-            raise DomainError(
-                "max_context_tokens",
-                f"the model's positions end at {model.shape.max_context_tokens}",
-                context_tokens,
-            )
         self.model = model
         self.device = model.embedding.device
-        self.context_tokens = context_tokens
-        self.cache = KVCache(model.shape, num_rows, context_tokens + scratch_tokens, model.embedding)
+        self.cache = KVCache(model.shape, num_rows, capacity, model.embedding)
         self.lengths: Ints = np.zeros(num_rows, np.int64)
         self.columns = torch.arange(self.cache.capacity, device=self.device)
 
@@ -78,9 +70,7 @@ class Decoder:
             return slice(first, first + count)
         return torch.from_numpy(rows).to(self.device)
 
-    def _run(
-        self, rows: Ints, tokens: Ints, head_at: Tensor | None = None, want_logits: bool = True
-    ) -> Tensor:
+    def _run(self, rows: Ints, tokens: Ints, head_at: Tensor | None = None, want_logits: bool = True) -> Tensor:
         step = self._causal_step(rows, tokens)
         return self.model.forward(step, self.cache, head_at, want_logits)
 
@@ -103,6 +93,13 @@ class Decoder:
             rows=self.row_index(rows),
             extent=extent,
         )
+
+
+def check_context(loaded: LoadedModel, max_context_tokens: int) -> None:
+    """Refuse contexts beyond the model's positions."""
+    limit = loaded.model.shape.max_context_tokens
+    if max_context_tokens > limit:
+        raise DomainError("max_context_tokens", f"at most {limit}, where {loaded.name} ends", max_context_tokens)
 
 
 def additive(visible: Tensor, like: Tensor) -> Tensor:

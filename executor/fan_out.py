@@ -17,15 +17,18 @@ _UNDRAFTED = frozenset({Source.NGRAM, Source.NONE, Source.RANDOM})
 class FanOutPlan:
     """Fan-out vectors by source and number of proposed tokens; each is worked out once."""
 
-    def __init__(self, drafting: Drafting, behaviour: DraftBehaviour) -> None:
-        self._drafting, self._behaviour = drafting, behaviour
+    def __init__(self, drafting: Drafting, behaviour: DraftBehaviour, head_size: int) -> None:
+        """`head_size`: columns of the draft's head; one may be excluded, so no position has more
+        candidates."""
+        self._drafting, self._behaviour, self._most = drafting, behaviour, head_size - 1
         self._vectors: dict[tuple[Source, int], tuple[int, ...]] = {}
 
     def vector(self, source: Source, num_proposed: int) -> tuple[int, ...]:
         """`num_proposed + 1` integers: candidates to prepare after 0..num_proposed accepted tokens."""
         key = (source, num_proposed)
         if key not in self._vectors:
-            self._vectors[key] = self._work_out(source, num_proposed)
+            wanted = self._work_out(source, num_proposed)
+            self._vectors[key] = tuple(min(count, self._most) for count in wanted)
         return self._vectors[key]
 
     def max_branches(self) -> int:

@@ -107,7 +107,8 @@ class LlamaModel:
         head: Tensor,
         rotary: Tensor,
     ) -> None:
-        """`rotary` is [2, max_context_tokens, head_dim]: the cosines and sines of every position."""
+        """`rotary` is [2, positions, head_dim]: the cosines and sines, of some positions beyond the context
+        too."""
         self.shape, self.layers, self.embedding, self.norm, self.head = shape, layers, embedding, norm, head
         self.reduce: Callable[[Tensor], Tensor] | None = None
         """Sums partial products over the ranks of a sharded model (in place is allowed); None: not
@@ -124,9 +125,7 @@ class LlamaModel:
         tied = self.head.data_ptr() == self.embedding.data_ptr()
         return sum(t.numel() for t in tensors) + (0 if tied else self.head.numel())
 
-    def forward(
-        self, step: Step, cache: KVCache, head_at: Tensor | None = None, want_logits: bool = True
-    ) -> Tensor:
+    def forward(self, step: Step, cache: KVCache, head_at: Tensor | None = None, want_logits: bool = True) -> Tensor:
         """Logits [n, w, vocab_size] of a step; keys and values are written into `cache`.
 
         `head_at` int64 [n]: only this token of each row gets logits, [n, 1, vocab_size].
@@ -152,14 +151,10 @@ class LlamaModel:
         if shape.num_kv_heads % num_ranks or self.layers[0].down.shape[1] % num_ranks:
             raise DomainError("target_tp", f"must divide the {shape.num_kv_heads} key-value heads", num_ranks)
         layers = [_shard_layer(layer, shape, rank, num_ranks) for layer in self.layers]
-        smaller = replace(
-            shape, num_heads=shape.num_heads // num_ranks, num_kv_heads=shape.num_kv_heads // num_ranks
-        )
+        smaller = replace(shape, num_heads=shape.num_heads // num_ranks, num_kv_heads=shape.num_kv_heads // num_ranks)
         half = shape.head_dim // 2
         sin = torch.cat((-self._sin[:, :half], self._sin[:, half:]), dim=-1)
-        return LlamaModel(
-            smaller, layers, self.embedding, self.norm, self.head, torch.stack((self._cos, sin))
-        )
+        return LlamaModel(smaller, layers, self.embedding, self.norm, self.head, torch.stack((self._cos, sin)))
 
     def _mask(self, step: Step) -> Tensor | None:
         """The mask, repeated for every query head of a group where `_attention` folds the group into the
@@ -221,9 +216,7 @@ def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(heads * cos, torch.cat((second, first), dim=-1), sin)
 
 
-def _grouped_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, width: int
-) -> Tensor:
+def _grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, width: int) -> Tensor:
     """Attention of [n, num_heads, w, d] over [n, num_kv_heads, extent, d]; returns [n, w, num_heads * d].
 
     For narrow steps the query heads of a group become rows of one attention over their shared keys: the

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,12 @@ from ssdsim.errors import InputError
 SUPPORTED = ("llama", "qwen2", "qwen3")
 """`model_type` of the architectures that the lean forward computes; SmolLM2 and TinyLlama are `llama`."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SPARE_POSITIONS = 512
+"""Rotary positions beyond the model's context, for tokens proposed near its end that can never be kept."""
 _DUMMY = "dummy:"
+
+Share = Callable[[Any, dict[str, Tensor]], tuple[Any, dict[str, Tensor]]]
+"""From a checkpoint (its configuration, its tensors by name) to the part that this process keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +62,10 @@ def load_model(
     device: str = "cpu",
     embedding_source: str | None = None,
     seed: int = 0,
+    share: Share | None = None,
 ) -> LoadedModel:
-    """Load `source` (see the module). `seed` draws dummy weights. Raises InputError naming the file and the
-    remedy."""
+    """Load `source` (see the module). `seed` draws dummy weights; `share` keeps one rank's part of a model
+    that several hold together. Raises InputError naming the file and the remedy."""
     if dtype not in DTYPES:
         raise InputError(f"dtype: one of {', '.join(DTYPES)}; got {dtype!r}")
     dummy = source.startswith(_DUMMY)
@@ -74,14 +80,17 @@ def load_model(
     if "embed_tokens.weight" not in tensors:
         tensors["embed_tokens.weight"] = _shared_embedding(source, embedding_source)
     head_token_ids = tensors.pop("head_token_ids", None)
+    vocab_size, eos_token_ids = int(config.vocab_size), _eos(config)
+    if share is not None:
+        config, tensors = share(config, tensors)
     weights = _Weights(source, {name: t.to(device, DTYPES[dtype]) for name, t in tensors.items()})
     head_size = config.vocab_size if head_token_ids is None else len(head_token_ids)
     return LoadedModel(
         name=source,
         model=_assemble(config, weights, head_size),
-        vocab_size=int(config.vocab_size),
+        vocab_size=vocab_size,
         head_token_ids=None if head_token_ids is None else _ascending(source, head_token_ids).to(device),
-        eos_token_ids=_eos(config),
+        eos_token_ids=eos_token_ids,
         dummy=dummy,
     )
 
@@ -168,7 +177,7 @@ def _assemble(config: Any, weights: _Weights, head_size: int) -> LlamaModel:
         head = embedding
     width = int(config.intermediate_size)
     layers = [_layer(weights, f"layers.{i}.", shape, hidden, width) for i in range(shape.num_layers)]
-    rotary = _rotary(config, shape.max_context_tokens).to(embedding)
+    rotary = _rotary(config, shape.max_context_tokens + SPARE_POSITIONS).to(embedding)
     return LlamaModel(shape, layers, embedding, weights.get("norm.weight", hidden), head, rotary)
 
 
@@ -284,9 +293,7 @@ def _gguf(path: Path) -> tuple[Any, dict[str, Tensor]]:
             str(path.parent), gguf_file=path.name, dtype=torch.float32, use_safetensors=True
         )
     except (OSError, ValueError, ImportError) as error:
-        raise InputError(
-            f"{path}: not readable as GGUF ({error}); the extra `smollm2` brings gguf"
-        ) from error
+        raise InputError(f"{path}: not readable as GGUF ({error}); the extra `smollm2` brings gguf") from error
     tensors = {name.removeprefix("model."): tensor.detach() for name, tensor in module.state_dict().items()}
     return module.config, tensors
 
@@ -299,9 +306,7 @@ def _gguf_config(path: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
     except (OSError, ValueError, ImportError) as error:
-        raise InputError(
-            f"{path}: not readable as GGUF ({error}); the extra `smollm2` brings gguf"
-        ) from error
+        raise InputError(f"{path}: not readable as GGUF ({error}); the extra `smollm2` brings gguf") from error
     if config.model_type not in SUPPORTED:
         raise InputError(f"{path}: model_type {config.model_type!r} is not one of {', '.join(SUPPORTED)}")
     return config

@@ -31,23 +31,19 @@ class SpeculationCache:
         self.num_tokens = 0
         self._draft_probs = None
 
-    def store(
-        self,
-        slots: Ints,
-        num_accepted: Ints,
-        bonus_tokens: Ints,
-        valid: NDArray[np.bool_],
-        tokens: Ints,
-        draft_probs: Tensor | None,
-    ) -> None:
-        """Keep the branches [n, B] of `slots` [n]: `tokens` [n, B, k]; `draft_probs` [n, B, k, H] above
-        temperature 0."""
+    def open(self, slots: Ints, num_accepted: Ints, bonus_tokens: Ints, valid: NDArray[np.bool_]) -> None:
+        """Start over with the outcomes [n, B] that a build prepares for in `slots` [n]; their tokens
+        follow."""
         self.clear()
-        width, self.num_tokens = tokens.shape[1:]
+        width = num_accepted.shape[1]
         self._num_accepted[slots, :width] = np.where(valid, num_accepted, -1)
         self._bonus_tokens[slots, :width] = bonus_tokens
-        self._tokens[slots, :width, : self.num_tokens] = tokens
         self._row_of_slot[slots] = np.arange(len(slots))
+
+    def store(self, slots: Ints, tokens: Ints, draft_probs: Tensor | None) -> None:
+        """Keep what the build drafted: `tokens` [n, B, k]; `draft_probs` [n, B, k, H] above temperature 0."""
+        width, self.num_tokens = tokens.shape[1:]
+        self._tokens[slots, :width, : self.num_tokens] = tokens
         self._draft_probs = draft_probs
 
     def lookup(self, slots: Ints, num_accepted: Ints, bonus_tokens: Ints) -> Ints:
