@@ -23,6 +23,8 @@ Real: TypeAlias = float | FloatArray
 """What the formulas return: a float for scalar arguments, a float64 array otherwise."""
 
 _SUM_TOLERANCE = 1e-6
+_LARGEST_FLOAT = float(np.finfo(np.float64).max)
+_SMALLEST_FLOAT = float(np.nextafter(0.0, 1.0))
 
 
 def probability(name: str, value: npt.ArrayLike) -> Real:
@@ -42,10 +44,7 @@ def at_least(name: str, value: npt.ArrayLike, minimum: float) -> Real:
 
 def positive(name: str, value: npt.ArrayLike) -> Real:
     """`value` as float64, every entry finite and > 0."""
-    requirement = "must be a finite number > 0"
-    result = _bounded(name, value, requirement, low=0.0)
-    refuse_where(np.equal(result, 0.0), name, requirement, result)
-    return result
+    return _bounded(name, value, "must be a finite number > 0", low=_SMALLEST_FLOAT)
 
 
 def integer(name: str, value: npt.ArrayLike, minimum: int) -> int | IntArray:
@@ -55,6 +54,9 @@ def integer(name: str, value: npt.ArrayLike, minimum: int) -> int | IntArray:
     it is rounded.
     """
     requirement = f"must be an integer >= {minimum}"
+    plain: object = value
+    if type(plain) is int and plain >= minimum:
+        return plain
     array = _numeric(name, value, requirement)
     if array.dtype.kind not in "iu" and array.size:
         raise DomainError(name, requirement, value)
@@ -117,18 +119,16 @@ def as_real(value: Any) -> Real:
     return float(array) if array.ndim == 0 else array
 
 
-def _bounded(
-    name: str, value: npt.ArrayLike, requirement: str, low: float, high: float | None = None
-) -> Real:
+def _bounded(name: str, value: npt.ArrayLike, requirement: str, low: float, high: float = _LARGEST_FLOAT) -> Real:
+    # Every comparison with NaN is false, so the two bounds refuse NaN and the infinities as well.
+    plain: object = value
+    if type(plain) is float or type(plain) is int:  # a scalar, without the cost of an array
+        if not low <= plain <= high:
+            raise DomainError(name, requirement, plain)
+        return float(plain)
     array = _numeric(name, value, requirement).astype(np.float64, copy=False)
-    if array.size == 0:
-        return array
-    # min and max hand NaN on, and every comparison with NaN is false: two passes refuse NaN and inf as well.
-    least, most = array.min(), array.max()
-    within = least >= low and (most <= high if high is not None else most < np.inf)
-    if not within:
-        ok = (array >= low) & ((array <= high) if high is not None else (array < np.inf))
-        refuse_where(~ok, name, requirement, array)
+    if array.size and not (array.min() >= low and array.max() <= high):
+        refuse_where(~((array >= low) & (array <= high)), name, requirement, array)
     return float(array) if array.ndim == 0 else array
 
 
