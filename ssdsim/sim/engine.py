@@ -1,0 +1,103 @@
+"""One run: the scenario in numbers, the source of its rounds, the processes that play them, and the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import simpy
+
+from ssdsim.design_point import DesignPoint, resolve
+from ssdsim.exact import resolve_fallback
+from ssdsim.metrics import Tally, Window, summarise
+from ssdsim.quantities import Quantity
+from ssdsim.records import Fallback, Records
+from ssdsim.scenario import FallbackKind, Mode, Scenario
+from ssdsim.sim.clock import Clock, RoundPlan
+from ssdsim.sim.foreseen import Foreseen
+from ssdsim.sim.recorder import Recorder
+from ssdsim.sim.requests import Requests
+from ssdsim.sim.round_times import RoundTimes, TimedRounds
+from ssdsim.sim.rounds import Answer, RoundBlock, Rounds
+from ssdsim.sim.rows import RowLaws
+from ssdsim.sim.sinks import AllRows, Sink
+from ssdsim.sim.speculator import Speculator, late_build_of
+from ssdsim.sim.streams import Streams
+
+Progress = Callable[[int], None]
+"""Called now and then with the number of rounds that have been simulated."""
+
+
+@dataclass(frozen=True)
+class SimResult:
+    """What a run leaves behind."""
+
+    records: Records
+    tally: Tally | None
+    """Running sums, where the sink did not keep every row."""
+
+    def quantities(self) -> dict[str, Quantity]:
+        """Everything that is reported of the run."""
+        return summarise(self.records, self.tally)
+
+
+def simulate(scenario: Scenario, *, sink: Sink | None = None, progress: Progress | None = None) -> SimResult:
+    """Simulate `scenario` and return its records; the same seed gives the same run, whatever `sink` keeps."""
+    streams = Streams(scenario.run.seed)
+    point = resolve(scenario)
+    laws, times = RowLaws(point), RoundTimes(scenario, streams)
+    env, clock = simpy.Environment(), Clock()
+    about = _about(scenario)
+    records = Records(about)
+    recorder = Recorder(records, sink or AllRows(), laws, clock, Window.from_scenario(about["scenario"]))
+    speculator = Speculator(env, clock, late_build_of(scenario.drafting.on_late, env, clock))
+    rounds = _rounds_of(point, laws, streams)
+    env.run(env.process(speculator.run(_plans(rounds, times, clock, recorder, progress))))
+    return SimResult(records, recorder.tally)
+
+
+def _plans(
+    rounds: Rounds, times: RoundTimes, clock: Clock, recorder: Recorder, progress: Progress | None
+) -> Iterator[RoundPlan]:
+    """The rounds' plans in order; a block is written down when its last round has been played."""
+    for block in rounds.blocks():
+        timed = times.of(block)
+        clock.clear()
+        yield from plans_of(block, timed)
+        recorder.record(block, timed)
+        if progress is not None:
+            progress(block.first_round + len(block))
+
+
+def plans_of(block: RoundBlock, timed: TimedRounds) -> Iterator[RoundPlan]:
+    """One plan per round."""
+    terms = timed.terms
+    columns = (terms.lookup_s, terms.fallback_s, terms.window_s, terms.build_s, terms.host_s, block.rows.num_hits > 0)
+    return map(RoundPlan._make, zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _rounds_of(point: DesignPoint, laws: RowLaws, streams: Streams) -> Rounds:
+    answer = _answer(point)
+    requests = Requests(point.scenario.workload, point.behaviour.rank_trace, streams)
+    return Foreseen(point.scenario, laws, requests, streams, Fallback(answer.to_misses[1]))
+
+
+def _answer(point: DesignPoint) -> Answer:
+    """What misses get; outside SSD nothing can miss."""
+    scenario = point.scenario
+    if scenario.mode is not Mode.SSD:
+        return Answer(FallbackKind.NONE, None, scenario.workload.batch_size)
+    kind, threshold = resolve_fallback(point)
+    return Answer(kind, threshold, scenario.workload.batch_size)
+
+
+def _about(scenario: Scenario) -> dict[str, Any]:
+    return {
+        "producer": "ssdsim.sim",
+        "version": version("ssdsim"),
+        "seed": scenario.run.seed,
+        "mode": scenario.mode.value,
+        "scenario": scenario.model_dump(mode="json"),
+    }

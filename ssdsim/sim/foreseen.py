@@ -1,0 +1,230 @@
+"""Token process of rows that do not look at each other: whole stretches of requests ahead of the clock.
+
+Where the answer to a miss depends on nothing but the row itself, a row moves between two states, answered from the
+cache or missed, on numbers that are already known: for every round one knows what either state would do, and the path
+through them is a prefix composition of two-state maps. So a stretch of rounds costs a few array operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssdsim.records import Fallback, Lookup, Source
+from ssdsim.scenario import Mode, Scenario
+from ssdsim.sim.requests import Requests, slots_of
+from ssdsim.sim.rounds import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    RoundBlock,
+    RowCounts,
+    RowHistory,
+    concatenate,
+    count_rows,
+)
+from ssdsim.sim.rows import DRAFTED, KIND_AFTER, SOURCE_AFTER, RowLaws
+from ssdsim.sim.streams import ROUNDS_PER_TILE, Stream, Streams
+
+_ENTRIES_AT_ONCE = 1 << 15
+_REQUESTS_AT_ONCE = 512
+
+
+class Foreseen:
+    """Rounds of independent rows; `answer` is what every miss gets."""
+
+    def __init__(
+        self, scenario: Scenario, laws: RowLaws, requests: Requests, streams: Streams, answer: Fallback
+    ) -> None:
+        self._workload, self._run = scenario.workload, scenario.run
+        self._laws, self._requests, self._streams = laws, requests, streams
+        self._starts_missed = laws.looks_up and scenario.drafting.first_round == "miss"
+        self._answer = answer
+
+    def blocks(self) -> Iterator[RoundBlock]:
+        return self._endless_blocks() if self._requests.endless else self._finite_blocks()
+
+    def _endless_blocks(self) -> Iterator[RoundBlock]:
+        """Every slot keeps its request."""
+        batch_size = self._workload.batch_size
+        end = self._run.warmup_rounds + self._run.num_rounds
+        width = max(1, _ENTRIES_AT_ONCE // (batch_size * ROUNDS_PER_TILE)) * ROUNDS_PER_TILE
+        rows = self._rows(0, batch_size)
+        for first_round in range(0, end, width):
+            num_rounds = min(width, end - first_round)
+            history = rows.play(num_rounds)
+            history = history._replace(round=history.age, slot=history.request_id)
+            counts = count_rows(history, self._laws, first_round, num_rounds)
+            yield self._block(first_round, np.ones(num_rounds, dtype=bool), counts, history)
+
+    def _finite_blocks(self) -> Iterator[RoundBlock]:
+        """Requests are followed to their end, then placed; rounds that nothing can be added to leave as a block."""
+        num_requests, slots = self._workload.num_requests, slots_of(self._workload)
+        pending: list[RowHistory] = []
+        done = 0
+        for first in range(0, num_requests, _REQUESTS_AT_ONCE):
+            count = min(_REQUESTS_AT_ONCE, num_requests - first)
+            history = self._rows(first, count).play_to_the_end()
+            index = history.request_id - first
+            starts, slot = slots.place(np.bincount(index, minlength=count))
+            pending.append(history._replace(round=starts[index] + history.age, slot=slot[index]))
+            is_last = first + count == num_requests
+            settled = slots.end if is_last else slots.settled
+            if settled > done:
+                everything = concatenate(pending)
+                settles = everything.round < settled
+                pending = [everything.where(~settles)]
+                history = everything.where(settles)
+                counts = count_rows(history, self._laws, done, settled - done)
+                yield self._block(done, self._goes_on(counts, is_last), counts, history)
+                done = settled
+
+    def _block(self, first_round: int, goes_on: BoolArray, counts: RowCounts, history: RowHistory) -> RoundBlock:
+        fallback = np.where(counts.num_misses > 0, self._answer, Fallback.NOT_NEEDED).astype(np.int8)
+        return RoundBlock(first_round, counts, fallback, goes_on, history)
+
+    def _goes_on(self, counts: RowCounts, is_last: bool) -> BoolArray:
+        """A static batch ends when all its rows end; a closed one with its last request."""
+        if self._workload.arrivals == "static":
+            return counts.num_final < counts.batch_size
+        goes_on = np.ones(len(counts.batch_size), dtype=bool)
+        goes_on[-1] = not is_last
+        return goes_on
+
+    def _rows(self, first: int, count: int) -> _Rows:
+        return _Rows(
+            laws=self._laws,
+            streams=self._streams,
+            answer=self._answer,
+            starts_missed=self._starts_missed,
+            ids=np.arange(first, first + count),
+            prompt_tokens=self._requests.prompt_tokens(first, count),
+            output_tokens=self._requests.output_tokens(first, count),
+            luck=self._requests.luck(first, count),
+        )
+
+
+class _Rows:
+    """Requests that are followed round by round of their own, side by side."""
+
+    def __init__(
+        self,
+        *,
+        laws: RowLaws,
+        streams: Streams,
+        answer: Fallback,
+        starts_missed: bool,
+        ids: IntArray,
+        prompt_tokens: IntArray,
+        output_tokens: IntArray,
+        luck: FloatArray,
+    ) -> None:
+        self._laws, self._streams = laws, streams
+        self._kinds = (DRAFTED, KIND_AFTER[answer]) if laws.looks_up else (DRAFTED, DRAFTED)
+        self._sources = _sources(laws.mode, answer)
+        self._age = 0
+        self._ids, self._luck = ids, luck
+        self._context, self._left = prompt_tokens, output_tokens
+        self._missed = np.full(len(ids), starts_missed)
+        """Whether the row's next round answers a miss."""
+
+    def play_to_the_end(self) -> RowHistory:
+        """All rounds of all requests."""
+        parts = []
+        while len(self._ids):
+            parts.append(self.play(ROUNDS_PER_TILE))
+        return concatenate(parts)
+
+    def play(self, num_rounds: int) -> RowHistory:
+        """The next `num_rounds` rounds of every request that has not ended; `round` and `slot` are left to fill."""
+        accepted_if, misses_if = self._outcomes(num_rounds)  # by state, [2][requests, rounds]
+        missed_after = compose(self._missed, *misses_if)
+        missed = np.concatenate([self._missed[:, None], missed_after[:, :-1]], axis=1)
+        accepted = np.where(missed, accepted_if[1], accepted_if[0])
+        produced = np.cumsum(accepted + 1, axis=1, dtype=np.int64)
+        before = produced - accepted - 1
+        played = before < self._left[:, None]
+        ends = played & (produced >= self._left[:, None])
+        ages = np.broadcast_to(self._age + np.arange(num_rounds), played.shape)[played]
+        state = missed[played].astype(np.int8)
+        rows = np.broadcast_to(np.arange(len(self._ids))[:, None], played.shape)[played]
+        history = RowHistory(
+            round=ages,
+            request_id=self._ids[rows],
+            slot=rows,
+            age=ages,
+            kind=np.array(self._kinds, np.int8)[state],
+            source=self._source(state, ages),
+            lookup=self._lookup(missed_after[played], ends[played]),
+            num_accepted=accepted[played],
+            num_emitted=np.minimum(accepted[played] + 1, (self._left[:, None] - before)[played]),
+            context_tokens=(self._context[:, None] + before)[played],
+            bonus_rank=np.full(len(ages), -1, np.int32),
+        )
+        self._go_on(produced[:, -1], missed_after[:, -1], num_rounds)
+        return history
+
+    def _outcomes(self, num_rounds: int) -> tuple[list[NDArray[np.int16]], list[BoolArray]]:
+        """What every round would bring in either state: tokens accepted, and whether the look-up misses."""
+        place = (self._ids, self._age, num_rounds)
+        luck = self._streams.per_round(Stream.ACCEPTANCE, *place)
+        lookup_luck = self._streams.per_round(Stream.LOOKUP, *place) if self._laws.looks_up else luck
+        accepted_if: list[NDArray[np.int16]] = []
+        misses_if: list[BoolArray] = []
+        for kind in self._kinds:
+            accepted = num_accepted(luck, self._laws.survival(kind, self._luck))
+            accepted_if.append(accepted)
+            misses_if.append(lookup_luck >= self._laws.hit_probs[kind][accepted])
+            if self._laws.kinds[self._kinds[1]] == self._laws.kinds[DRAFTED]:
+                return accepted_if * 2, misses_if * 2
+        return accepted_if, misses_if
+
+    def _source(self, state: NDArray[np.int8], ages: IntArray) -> NDArray[np.int8]:
+        source = np.array(self._sources, np.int8)[state]
+        if self._laws.looks_up:
+            source[(ages == 0) & (state == 0)] = Source.FIRST
+        return source
+
+    def _lookup(self, missed_after: BoolArray, ends: BoolArray) -> NDArray[np.int8]:
+        outcome = np.where(missed_after, Lookup.MISS, Lookup.HIT) if self._laws.looks_up else Lookup.NOT_MADE
+        return np.where(ends, Lookup.FINAL, outcome).astype(np.int8)
+
+    def _go_on(self, produced: IntArray, missed: BoolArray, num_rounds: int) -> None:
+        going = produced < self._left
+        self._age += num_rounds
+        self._ids, self._luck, self._missed = self._ids[going], self._luck[going], missed[going]
+        self._context, self._left = (self._context + produced)[going], (self._left - produced)[going]
+
+
+def num_accepted(luck: FloatArray, survival: FloatArray) -> NDArray[np.int16]:
+    """Tokens accepted with uniforms `luck` [requests, rounds]: i are, at least, where luck < survival[:, i-1]."""
+    accepted = np.zeros(luck.shape, dtype=np.int16)
+    for i in range(survival.shape[1]):
+        accepted += luck < survival[:, i : i + 1]
+    return accepted
+
+
+def compose(initial: BoolArray, if_false: BoolArray, if_true: BoolArray) -> BoolArray:
+    """State after every round of chains with two states, [chains, rounds].
+
+    Round t maps state False to if_false[:, t] and True to if_true[:, t]. A map forgets (both the same), keeps or
+    swaps: relative to the parity of the swaps so far, the state changes only where something is forgotten.
+    """
+    if if_false is if_true:
+        return if_false
+    parity = np.logical_xor.accumulate(if_false & ~if_true, axis=1)
+    index = np.arange(1, parity.shape[1] + 1, dtype=np.int32)
+    last_forgetting = np.maximum.accumulate(np.where(if_false == if_true, index, 0), axis=1)
+    relative = np.concatenate([initial[:, None], if_false ^ parity], axis=1)
+    state: BoolArray = np.take_along_axis(relative, last_forgetting, axis=1) ^ parity
+    return state
+
+
+def _sources(mode: Mode, answer: Fallback) -> tuple[Source, Source]:
+    """Source of a row by state: answered from the cache, or missed."""
+    if mode is Mode.SSD:
+        return Source.HIT, SOURCE_AFTER[answer]
+    only = Source.SD if mode is Mode.SD else Source.AR
+    return only, only

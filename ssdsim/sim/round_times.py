@@ -1,0 +1,161 @@
+"""From what the rows of a round do to how long each phase of the round takes.
+
+The counts of a block of rounds are known before the clock runs, so the cost model is asked once per block and phase,
+with arrays. The processes then only play the times against each other.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssdsim.records import Fallback
+from ssdsim.scenario import Mode, Scenario
+from ssdsim.sim.rounds import BoolArray, FloatArray, IntArray, RoundBlock, RowCounts
+from ssdsim.sim.streams import Stream, Streams
+
+
+class RoundTerms(NamedTuple):
+    """Seconds of each phase, [rounds]; the names are those of the round table."""
+
+    lookup_s: FloatArray
+    fallback_s: FloatArray
+    """Drafting that the verifier waits for: SSD's misses and first rounds, all of SD's drafting."""
+    reply_s: FloatArray
+    verify_s: FloatArray
+    accept_s: FloatArray
+    outcome_s: FloatArray
+    glue_s: FloatArray
+    tree_s: FloatArray
+    store_s: FloatArray
+    host_s: FloatArray
+
+    @property
+    def window_s(self) -> FloatArray:
+        """From the reply's leaving to the outcomes' arrival."""
+        return self.reply_s + self.verify_s + self.accept_s + self.outcome_s
+
+    @property
+    def build_s(self) -> FloatArray:
+        """Building the next cache."""
+        return self.glue_s + self.tree_s + self.store_s
+
+
+class TimedRounds(NamedTuple):
+    """A block's rounds in seconds."""
+
+    terms: RoundTerms
+    query_tokens: IntArray
+    """Of each verification."""
+    num_ready: IntArray
+    """Tokens per chain that the next round's hits find: the lookahead, or less where a late build was truncated."""
+
+
+class RoundTimes:
+    """The phases of a scenario's rounds."""
+
+    def __init__(self, scenario: Scenario, streams: Streams) -> None:
+        self._mode, self._drafting = scenario.mode, scenario.drafting
+        self._lookahead = 0 if scenario.mode is Mode.AR else scenario.drafting.num_speculative_tokens
+        self._costs = scenario.pair.costs
+        self._num_draft_devices = scenario.placement.num_draft_devices
+        self._streams = streams
+
+    def of(self, block: RoundBlock) -> TimedRounds:
+        """Every phase of the block's rounds."""
+        query_tokens = self._query_tokens(block.rows)
+        terms = self._jittered(self._mean_terms(block.rows, block.fallback, query_tokens), block.first_round)
+        num_ready = np.full(len(block), self._lookahead)
+        cut = (terms.build_s > terms.window_s) & ~block.goes_on
+        if self._drafting.on_late == "truncate":
+            cut = terms.build_s > terms.window_s
+            num_ready = np.where(cut, self._steps_done(terms), num_ready)
+        return TimedRounds(_cut_at_window(terms, cut) if cut.any() else terms, query_tokens, num_ready)
+
+    def _query_tokens(self, rows: RowCounts) -> IntArray:
+        if self._mode is Mode.SSD and self._drafting.padded_verify:
+            return rows.batch_size * (self._lookahead + 1)
+        return rows.num_proposed + rows.batch_size
+
+    def _mean_terms(self, rows: RowCounts, fallback: NDArray[np.int8], query_tokens: IntArray) -> RoundTerms:
+        costs, batch = self._costs, rows.batch_size
+        nothing = np.zeros(len(batch))
+        terms = RoundTerms(*(nothing,) * len(RoundTerms._fields))._replace(
+            verify_s=costs.verify_s(batch, query_tokens, rows.context_tokens), host_s=costs.host_s(batch)
+        )
+        if self._mode is Mode.AR:
+            return terms
+        terms = terms._replace(accept_s=costs.accept_s(batch, query_tokens))
+        if self._mode is Mode.SD:
+            return terms._replace(fallback_s=self._sd_draft_s(rows))
+        glue_s, tree_s, store_s = self._build_s(rows)
+        return terms._replace(
+            lookup_s=costs.lookup_s(batch),
+            fallback_s=self._fallback_s(rows, fallback),
+            reply_s=costs.reply_s(batch, query_tokens),
+            outcome_s=costs.outcome_s(batch),
+            glue_s=glue_s,
+            tree_s=tree_s,
+            store_s=store_s,
+        )
+
+    def _sd_draft_s(self, rows: RowCounts) -> FloatArray:
+        drafting = rows.batch_size if self._lookahead else np.zeros_like(rows.batch_size)
+        steps = self._lookahead + self._drafting.sd_extra_step
+        return self._costs.sd_draft_s(drafting, steps, rows.context_tokens)
+
+    def _fallback_s(self, rows: RowCounts, fallback: NDArray[np.int8]) -> FloatArray:
+        """One chain for all rows drafted now (misses under `jit`, and first rounds), and n-gram proposals."""
+        missing = rows.num_misses
+        drafted = rows.num_first + np.where(fallback == Fallback.JIT, missing, 0)
+        if self._drafting.redraft_hits:
+            drafted = np.where(missing > 0, rows.batch_size, drafted)
+        if self._lookahead == 0:
+            drafted = np.zeros_like(drafted)
+        jit_s = self._costs.jit_s(drafted, self._lookahead, rows.context_tokens)
+        return jit_s + self._costs.ngram_s(np.where(fallback == Fallback.NGRAM, missing, 0))
+
+    def _build_s(self, rows: RowCounts) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Glue, tree and store; nothing is built where there is no branch or nothing to look ahead."""
+        branches = rows.num_branches if self._lookahead else np.zeros_like(rows.num_branches)
+        builders = np.where(branches > 0, rows.batch_size, 0)
+        widest = -(-branches // self._num_draft_devices)
+        return (
+            self._costs.glue_s(builders, rows.num_proposed + rows.batch_size, rows.context_tokens),
+            self._costs.tree_s(widest, self._lookahead, rows.context_tokens),
+            self._costs.store_s(branches),
+        )
+
+    def _jittered(self, terms: RoundTerms, first_round: int) -> RoundTerms:
+        jitter = self._costs.jitter
+        noise = {
+            "verify_s": (Stream.VERIFY_JITTER, jitter.verify),
+            "fallback_s": (Stream.JIT_JITTER, jitter.draft),
+            "glue_s": (Stream.GLUE_JITTER, jitter.draft),
+            "tree_s": (Stream.TREE_JITTER, jitter.draft),
+            "host_s": (Stream.HOST_JITTER, jitter.host),
+        }
+        count = len(terms.verify_s)
+        noisy = {
+            name: getattr(terms, name) * self._streams.jitter(stream, cv, first_round, count)
+            for name, (stream, cv) in noise.items()
+            if cv
+        }
+        return terms._replace(**noisy)
+
+    def _steps_done(self, terms: RoundTerms) -> IntArray:
+        """Tree steps that are done when the outcomes arrive."""
+        step_s = terms.tree_s / max(self._lookahead, 1)
+        steps = np.full(len(step_s), float(self._lookahead))
+        np.divide(terms.window_s - terms.glue_s, step_s, out=steps, where=step_s > 0)
+        done: IntArray = np.clip(np.floor(steps), 0, self._lookahead).astype(np.int64)
+        return done
+
+
+def _cut_at_window(terms: RoundTerms, cut: BoolArray) -> RoundTerms:
+    """Builds at `cut` stop when the outcomes arrive; nothing of them is stored."""
+    glue_s = np.where(cut, np.minimum(terms.glue_s, terms.window_s), terms.glue_s)
+    tree_s = np.where(cut, np.minimum(terms.tree_s, terms.window_s - glue_s), terms.tree_s)
+    return terms._replace(glue_s=glue_s, tree_s=tree_s, store_s=np.where(cut, 0.0, terms.store_s))
