@@ -78,18 +78,21 @@ def joint_counts_of_rows(class_prob: FloatArray, counted: Sequence[Sequence[int]
 
 
 def misses_given_drafted(slots: int, hit_after_draft: FloatArray, hit_after_fallback: FloatArray) -> FloatArray:
-    """P(m of `slots` rows miss | n of them were drafted): [points] and [points] -> [points, n, m]."""
+    """P(m of `slots` rows miss | n of them were drafted): [...] and [...] -> [..., n, m]."""
     root = np.exp(-2j * np.pi * np.arange((slots + 1) // 2 + 1) / (slots + 1))
-    drafted, fallback = (hit[:, None] + (1.0 - hit[:, None]) * root for hit in (hit_after_draft, hit_after_fallback))
-    transform = _complex_powers(drafted, slots) * _complex_powers(fallback, slots)[:, ::-1]
-    law: FloatArray = np.fft.irfft(transform, n=slots + 1, axis=-1)
-    return np.maximum(law, 0.0)
+    drafted, fallback = (
+        hit[..., None] + (1.0 - hit[..., None]) * root for hit in (hit_after_draft, hit_after_fallback)
+    )
+    transform = _complex_powers(drafted, slots) * _complex_powers(fallback, slots)[..., ::-1, :]
+    return np.maximum(np.fft.irfft(transform, n=slots + 1, axis=-1), 0.0)
 
 
 def _complex_powers(base: ComplexArray, degree: int) -> ComplexArray:
-    result = np.ones((len(base), degree + 1, base.shape[1]), dtype=np.complex128)
-    result[:, 1:] = base[:, None]
-    return np.multiply.accumulate(result, axis=1, out=result)
+    """base^0 .. base^degree along a new axis before the last."""
+    result = np.empty((*base.shape[:-1], degree + 1, base.shape[-1]), dtype=np.complex128)
+    result[..., 0, :] = 1.0
+    result[..., 1:, :] = base[..., None, :]
+    return np.multiply.accumulate(result, axis=-2, out=result)
 
 
 def _hashable(counted: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

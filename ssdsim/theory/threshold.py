@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ssdsim.errors import DomainError
-from ssdsim.theory.domain import FloatArray, Real, as_real, positive
+from ssdsim.theory.domain import FloatArray, Real, as_real, positive, refuse_where
 from ssdsim.theory.joint_law import misses_given_drafted
 from ssdsim.theory.renewal import EndlessBatch, SlotChain, endless_batch, round_durations
 from ssdsim.theory.round_time import RoundTimes
@@ -51,49 +51,43 @@ def threshold_policies(chain: SlotChain, fast: RoundTimes, drafting: RoundTimes)
     """Exact long-run rates of all thresholds (THEORY 6.2).
 
     `chain`: p_b and E_b are those of the fast fallback. `fast`, `drafting`: the times of a round whose misses
-    the fast fallback answers, or are drafted just in time; they differ in `fallback_s`.
+    the fast fallback answers, or are drafted just in time; they differ in `fallback_s`. Raises DomainError
+    for the pair (0, 1), whose rows alternate in the phases they started with.
     """
     slots = fast.batch_size
     if drafting.batch_size != slots:
         raise DomainError("drafting", f"must hold times of the same batch, {slots}", drafting.batch_size)
-    chain_shape = np.broadcast_shapes(chain.law.shape[:-2], chain.tokens_per_round.shape)
-    shape = np.broadcast_shapes(chain_shape, fast.points_shape, drafting.points_shape)
-    hit_p, hit_b, tokens_p, tokens_b = (
-        np.broadcast_to(field, shape).reshape(-1)
-        for field in (
-            chain.hit_after_draft,
-            chain.hit_after_fallback,
-            chain.tokens_drafted,
-            chain.tokens_fallback,
-        )
+    hit_p, hit_b = np.broadcast_arrays(chain.hit_after_draft, chain.hit_after_fallback)
+    refuse_where(
+        (hit_p == 0.0) & (hit_b == 1.0), "hit_after_draft", "must be above 0 where hit_after_fallback is 1", 0.0
     )
-    fast_s, drafting_s = (
-        np.broadcast_to(round_durations(times), (*shape, slots + 1, slots + 1)).reshape(-1, slots + 1, slots + 1)
-        for times in (fast, drafting)
-    )
+    tokens_p, tokens_b = np.asarray(chain.tokens_drafted)[..., None], np.asarray(chain.tokens_fallback)[..., None]
     misses = misses_given_drafted(slots, hit_p, hit_b)
     drafted = np.arange(slots + 1.0)
-    tokens = (drafted * tokens_p[:, None] + (slots - drafted) * tokens_b[:, None]) / slots
-    hits = (misses @ (slots - drafted)) / slots
-    columns = []
+    tokens = (drafted * tokens_p + (slots - drafted) * tokens_b) / slots
+    hits = misses @ (slots - drafted) / slots
+    fast_s, drafting_s = round_durations(fast), round_durations(drafting)
+    means = []
     for threshold in range(1, slots + 2):
-        from_threshold = np.arange(slots + 1) >= threshold
-        round_s = (misses * np.where(from_threshold, drafting_s, fast_s)).sum(axis=-1)
+        duration_s = np.where(np.arange(slots + 1) >= threshold, drafting_s, fast_s)
         law = _stationary(_drafted_kernel(misses, threshold))
-        columns.append([(law * value).sum(axis=-1) for value in (tokens, round_s, hits)])
-    mean_tokens, mean_round_s, hit_rate = np.moveaxis(np.array(columns), 0, -1).reshape(3, *shape, slots + 1)
+        means.append([np.einsum("...n,...n->...", law, value) for value in (tokens, hits)])
+        means[-1].append(np.einsum("...n,...nm,...nm->...", law, misses, duration_s))
+    mean_tokens, hit_rate, round_s = (np.stack(values, axis=-1) for values in zip(*means, strict=True))
+    rate = mean_tokens / round_s
     return ThresholdPolicies(
-        rate_per_sequence=mean_tokens / mean_round_s, round_s=mean_round_s, cache_hit_rate=hit_rate
+        rate_per_sequence=rate,
+        round_s=np.broadcast_to(round_s, rate.shape),
+        cache_hit_rate=np.broadcast_to(hit_rate, rate.shape),
     )
 
 
 def threshold_estimate(chain: SlotChain, fast: RoundTimes, drafting_s: Real) -> Real:
-    """m* ~ ceil(b g T_j / Delta), Delta = (E_p - E_b)/(1 - p_p + p_b): one step from the fast fallback
-    (THEORY 6.2).
+    """m* ~ ceil(b g T_j / Delta), Delta = (E_p - E_b)/(1 - p_p + p_b) (THEORY 6.2).
 
-    g is the rate per sequence of always answering fast, `drafting_s` the time T_j of drafting just in time.
-    At least 1; b + 1 (never draft) where drafting yields no more tokens. A start: the best m is found by
-    search.
+    One step of policy improvement from the fast fallback: g is the rate per sequence of always answering
+    fast, `drafting_s` the time T_j of drafting just in time. At least 1; b + 1 (never draft) where drafting
+    yields no more tokens. A start: the best m is found by search.
     """
     drafting = np.asarray(positive("drafting_s", drafting_s))
     always_fast: EndlessBatch = endless_batch(chain, fast)
@@ -107,20 +101,20 @@ def threshold_estimate(chain: SlotChain, fast: RoundTimes, drafting_s: Real) -> 
 
 
 def _drafted_kernel(misses: FloatArray, threshold: int) -> FloatArray:
-    """P(n' drafted rows next | n now): [points, n, n']."""
-    kernel = misses[:, :, ::-1].copy()
+    """P(n' drafted rows next | n now): [..., n, n']."""
+    kernel = misses[..., ::-1].copy()
     slots = kernel.shape[-1] - 1
-    redrafted = misses[:, :, threshold:].sum(axis=-1)
-    kernel[:, :, : slots + 1 - threshold] = 0.0
-    kernel[:, :, slots] += redrafted
+    redrafted = misses[..., threshold:].sum(axis=-1)
+    kernel[..., : slots + 1 - threshold] = 0.0
+    kernel[..., slots] += redrafted
     return kernel
 
 
 def _stationary(kernel: FloatArray) -> FloatArray:
-    """The law that one step of each chain keeps: [points, states, states] -> [points, states]."""
+    """The law that one step of each chain keeps: [..., states, states] -> [..., states]."""
     states = kernel.shape[-1]
-    balance = np.swapaxes(kernel, 1, 2) - np.eye(states)
-    balance[:, -1] = 1.0
-    goal = np.zeros((len(kernel), states, 1))
-    goal[:, -1] = 1.0
+    balance = np.swapaxes(kernel, -1, -2) - np.eye(states)
+    balance[..., -1, :] = 1.0
+    goal = np.zeros((*kernel.shape[:-1], 1))
+    goal[..., -1, :] = 1.0
     return np.asarray(np.linalg.solve(balance, goal)[..., 0])

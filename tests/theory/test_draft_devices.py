@@ -78,7 +78,7 @@ def test_misses_fall_with_devices_as_the_power_law_says() -> None:
 
 
 def test_a_curve_that_is_not_concave_is_allocated_by_dynamic_programming() -> None:
-    """The paper's law, c = 1: nothing at F = 1, so the integer optimum (THEORY 3) at K = 5, r = 1, B = 6 misses .648."""
+    """The law c = 1 gives nothing at F = 1: the integer optimum of K = 5, r = 1, B = 6 misses .648 (THEORY 3)."""
     law = PowerLaw(exponent=1.0)
     paper = replace(PAIR, rejection_curve=law, all_accepted_curve=law)
     search = DraftSearch(lookaheads=(5,), budgets=(6,), fallbacks=("jit",))

@@ -65,6 +65,12 @@ def test_two_batches_of_unequal_size_are_refused() -> None:
         threshold_policies(CHAIN, ratio_times(4, 0.8, 0.0), ratio_times(5, 0.8, 0.2))
 
 
+def test_rows_that_alternate_for_ever_are_refused() -> None:
+    chain = SlotChain(hit_after_draft=0.0, hit_after_fallback=1.0, tokens_drafted=3.0, tokens_fallback=1.0)
+    with pytest.raises(DomainError, match="hit_after_draft"):
+        threshold_policies(chain, ratio_times(4, 0.8, 0.0), ratio_times(4, 0.8, 0.2))
+
+
 @pytest.mark.parametrize("threshold", [1, 2, 4])
 def test_the_rate_is_what_a_simulation_that_looks_at_the_batch_measures(threshold: int) -> None:
     """Error rate: |z| > 4.5 happens by chance in 7 of a million runs; a 1 % error would show as |z| > 6."""
