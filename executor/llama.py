@@ -10,21 +10,19 @@ One `Step` describes everything a caller may want to feed: a prompt, one token, 
 tree of branches. Which cache columns a token may see is in its mask, so nothing here knows about
 speculation.
 
-Under tensor parallelism each rank holds a `shard` of the heads and of the feed-forward width and `reduce`
-sums the partial products of the ranks.
+Under tensor parallelism (`executor.tensor_parallel`) each rank holds some heads and a part of the
+feed-forward width, and `reduce` sums the partial products of the ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-from ssdsim.errors import DomainError
 
 WIDE = 64
 """Query tokens per row from which grouped heads are left to the kernel instead of being folded into the
@@ -144,18 +142,6 @@ class LlamaModel:
             hidden = hidden.gather(1, head_at.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1]))
         return F.linear(self._rms_norm(hidden, self.norm), self.head)
 
-    def shard(self, rank: int, num_ranks: int) -> LlamaModel:
-        """This rank's share: its heads and its part of the feed-forward width; embedding and head are
-        whole."""
-        shape = self.shape
-        if shape.num_kv_heads % num_ranks or self.layers[0].down.shape[1] % num_ranks:
-            raise DomainError("target_tp", f"must divide the {shape.num_kv_heads} key-value heads", num_ranks)
-        layers = [_shard_layer(layer, shape, rank, num_ranks) for layer in self.layers]
-        smaller = replace(shape, num_heads=shape.num_heads // num_ranks, num_kv_heads=shape.num_kv_heads // num_ranks)
-        half = shape.head_dim // 2
-        sin = torch.cat((-self._sin[:, :half], self._sin[:, half:]), dim=-1)
-        return LlamaModel(smaller, layers, self.embedding, self.norm, self.head, torch.stack((self._cos, sin)))
-
     def _mask(self, step: Step) -> Tensor | None:
         """The mask, repeated for every query head of a group where `_attention` folds the group into the
         rows."""
@@ -233,21 +219,3 @@ def _grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tens
         mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
         mixed = mixed.view(n, num_heads, width, head_dim)
     return mixed.transpose(1, 2).reshape(n, width, -1)
-
-
-def _shard_layer(layer: Layer, shape: LlamaShape, rank: int, num_ranks: int) -> Layer:
-    query, key = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-
-    def part(tensor: Tensor, dim: int = 0) -> Tensor:
-        return tensor.chunk(num_ranks, dim)[rank]
-
-    def split_heads(fused: Tensor) -> Tensor:
-        return torch.cat([part(piece) for piece in torch.split(fused, [query, key, key])])
-
-    return layer._replace(
-        qkv=split_heads(layer.qkv),
-        qkv_bias=None if layer.qkv_bias is None else split_heads(layer.qkv_bias),
-        out=part(layer.out, 1).contiguous(),
-        gate_up=torch.cat([part(piece) for piece in layer.gate_up.chunk(2)]),
-        down=part(layer.down, 1).contiguous(),
-    )
