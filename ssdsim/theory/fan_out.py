@@ -20,10 +20,9 @@ import numpy.typing as npt
 
 from ssdsim.errors import DomainError
 from ssdsim.theory import domain
-from ssdsim.theory import hit_curve as curve_module
 from ssdsim.theory.acceptance import outcome_weights
 from ssdsim.theory.domain import FloatArray, Real
-from ssdsim.theory.hit_curve import HitCurve
+from ssdsim.theory.hit_curve import HitCurve, curves_by_position
 
 Curves = HitCurve | Sequence[HitCurve]
 """One curve for every position, or one per position (K+1)."""
@@ -35,8 +34,8 @@ def hit_prob(weights: npt.ArrayLike, curves: Curves, fan_out: Sequence[int]) -> 
     counts = np.atleast_1d(domain.integer("fan_out", fan_out, 0))
     if counts.shape != w.shape:
         raise DomainError("fan_out", f"must have {w.size} entries, one per position", counts.tolist())
-    per_position = curve_module.per_position(curves, w.size)
-    return float(sum(w[k] * curve.hit_prob(int(counts[k])) for k, curve in enumerate(per_position)))
+    by_position = curves_by_position(curves, w.size)
+    return float(sum(w[k] * curve.hit_prob(int(counts[k])) for k, curve in enumerate(by_position)))
 
 
 def uniform(num_speculative_tokens: int, budget: int) -> tuple[int, ...]:
@@ -164,7 +163,7 @@ def dynamic_programming(weights: npt.ArrayLike, curves: Curves, budget: int) -> 
 def optimal(weights: npt.ArrayLike, curves: Curves, budget: int) -> tuple[int, ...]:
     """The best integer allocation: `greedy` where every curve is concave, else `dynamic_programming`."""
     num_positions = np.size(np.asarray(weights))
-    distinct = set(curve_module.per_position(curves, num_positions))
+    distinct = set(curves_by_position(curves, num_positions))
     concave = all(curve.is_concave(domain.count("budget", budget, 0)) for curve in distinct)
     return greedy(weights, curves, budget) if concave else dynamic_programming(weights, curves, budget)
 
@@ -189,6 +188,6 @@ def _gains(weights: npt.ArrayLike, curves: Curves, budget: int) -> list[FloatArr
     """w_k (h_k(j) - h_k(j-1)) for j = 1..budget, one row per position."""
     w = domain.distribution("weights", domain.vector("weights", domain.probability("weights", weights)))
     total = domain.count("budget", budget, 0)
-    per_position = curve_module.per_position(curves, w.size)
-    increments = {curve: curve.increments(total) for curve in set(per_position)}
-    return [w[k] * increments[curve] for k, curve in enumerate(per_position)]
+    by_position = curves_by_position(curves, w.size)
+    increments = {curve: curve.increments(total) for curve in set(by_position)}
+    return [w[k] * increments[curve] for k, curve in enumerate(by_position)]

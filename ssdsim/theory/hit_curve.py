@@ -153,7 +153,7 @@ class AllAccepted(_Curve):
         return self.acceptance_prob + (1.0 - self.acceptance_prob) * beyond_first
 
 
-def per_position(curves: HitCurve | Sequence[HitCurve], num_positions: int) -> tuple[HitCurve, ...]:
+def curves_by_position(curves: HitCurve | Sequence[HitCurve], num_positions: int) -> tuple[HitCurve, ...]:
     """One curve for each of `num_positions` positions; a single curve serves all of them."""
     if not isinstance(curves, Sequence):
         return (curves,) * num_positions

@@ -42,9 +42,7 @@ def with_all_accepted(curve: PowerLaw, acceptance_prob: float, num_speculative_t
 
 def brute_force(weights, curves, budget) -> float:
     compositions = (
-        counts
-        for counts in itertools.product(range(budget + 1), repeat=len(weights))
-        if sum(counts) == budget
+        counts for counts in itertools.product(range(budget + 1), repeat=len(weights)) if sum(counts) == budget
     )
     return max(fan_out.hit_prob(weights, curves, counts) for counts in compositions)
 
@@ -85,9 +83,7 @@ def test_for_concave_curves_greedy_equals_dynamic_programming_equals_brute_force
     curves = curves[: weights.size]
     best = brute_force(weights, curves, budget)
     for search in (fan_out.greedy, fan_out.dynamic_programming, fan_out.optimal):
-        assert fan_out.hit_prob(weights, curves, search(weights, curves, budget)) == pytest.approx(
-            best, abs=1e-12
-        )
+        assert fan_out.hit_prob(weights, curves, search(weights, curves, budget)) == pytest.approx(best, abs=1e-12)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -100,9 +96,7 @@ def test_for_any_curve_dynamic_programming_equals_brute_force(acceptance_prob, s
     weights, curve = outcome_weights(acceptance_prob), Table((0.0, *np.minimum(np.cumsum(steps), 1.0)))
     best = brute_force(weights, curve, budget)
     for search in (fan_out.dynamic_programming, fan_out.optimal):
-        assert fan_out.hit_prob(weights, curve, search(weights, curve, budget)) == pytest.approx(
-            best, abs=1e-12
-        )
+        assert fan_out.hit_prob(weights, curve, search(weights, curve, budget)) == pytest.approx(best, abs=1e-12)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -136,21 +130,15 @@ def test_rounding_theorem_12_under_its_own_law_misses_more_than_the_integer_opti
 def test_greedy_stalls_where_the_first_candidate_is_worthless() -> None:
     # THEORY 4.2: miss .817 against .450 at K = 5, r = 1, B = 12, c = 1; `optimal` sees it
     weights, law = weights_at(0.8, 5), PowerLaw(1.0)
-    assert 1 - fan_out.hit_prob(weights, law, fan_out.greedy(weights, law, 12)) == pytest.approx(
-        0.817, abs=5e-4
-    )
-    assert 1 - fan_out.hit_prob(weights, law, fan_out.optimal(weights, law, 12)) == pytest.approx(
-        0.450, abs=5e-4
-    )
+    assert 1 - fan_out.hit_prob(weights, law, fan_out.greedy(weights, law, 12)) == pytest.approx(0.817, abs=5e-4)
+    assert 1 - fan_out.hit_prob(weights, law, fan_out.optimal(weights, law, 12)) == pytest.approx(0.450, abs=5e-4)
 
 
 @pytest.mark.parametrize(
     ("acceptance_prob", "budget", "printed", "best"),
     [(0.8, 12, 0.205, 0.201), (0.8, 24, 0.098, 0.093), (0.9, 24, 0.0683, 0.0610), (0.95, 24, 0.0466, 0.0347)],
 )
-def test_with_the_all_accepted_curve_theorem_12_is_worse_than_uniform(
-    acceptance_prob, budget, printed, best
-) -> None:
+def test_with_the_all_accepted_curve_theorem_12_is_worse_than_uniform(acceptance_prob, budget, printed, best) -> None:
     # THEORY 3, K = 5, r = 1, c = .5
     weights = weights_at(acceptance_prob, 5)
     curves = with_all_accepted(PowerLaw(1.0, 0.5), acceptance_prob, 5)
@@ -158,9 +146,7 @@ def test_with_the_all_accepted_curve_theorem_12_is_worse_than_uniform(
     def miss(allocation) -> float:
         return 1 - fan_out.hit_prob(weights, curves, allocation)
 
-    rounded = miss(
-        fan_out.round_largest_remainder(fan_out.geometric(acceptance_prob, 5, 1.0, budget), budget)
-    )
+    rounded = miss(fan_out.round_largest_remainder(fan_out.geometric(acceptance_prob, 5, 1.0, budget), budget))
     digits = 5e-4 if printed > 0.07 else 5e-5
     assert rounded == pytest.approx(printed, abs=digits)
     assert miss(fan_out.optimal(weights, curves, budget)) == pytest.approx(best, abs=digits)
@@ -217,6 +203,15 @@ def test_effective_positions_give_the_miss_of_the_real_optimum(K, expected) -> N
         optimum = fan_out.real_optimum(weights, exponent, 24.0)
         miss = float(np.sum(weights * optimum**-exponent))
         assert miss == pytest.approx((effective / 24.0) ** exponent, rel=1e-12)
+
+
+def test_the_papers_law_overstates_the_misses_of_a_curve_with_prefactor() -> None:
+    # THEORY 3: K = 5, B = 12, r = 1: Theorem 12's own law against c = .5 and the all-accepted curve, x2.4
+    weights = weights_at(0.8, 5)
+    curves = with_all_accepted(PowerLaw(1.0, 0.5), 0.8, 5)
+    true_miss = 1 - fan_out.hit_prob(weights, curves, fan_out.optimal(weights, curves, 12))
+    printed_miss = fan_out.effective_positions(weights, 1.0) / 12
+    assert printed_miss / true_miss == pytest.approx(2.4, abs=0.05)
 
 
 def test_largest_remainder_keeps_the_sum_and_exact_integers() -> None:

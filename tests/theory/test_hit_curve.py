@@ -7,7 +7,7 @@ import pytest
 
 from ssdsim.errors import DomainError
 from ssdsim.theory.fan_out import max_concave_prefactor
-from ssdsim.theory.hit_curve import AllAccepted, HitCurve, PowerLaw, ShiftedPowerLaw, Table, per_position
+from ssdsim.theory.hit_curve import AllAccepted, HitCurve, PowerLaw, ShiftedPowerLaw, Table, curves_by_position
 
 CURVES = [
     PowerLaw(1.0),
@@ -103,6 +103,6 @@ def test_what_is_not_a_curve_is_refused(build) -> None:
 
 def test_one_curve_serves_every_position_and_a_list_must_fit() -> None:
     law = PowerLaw(1.0)
-    assert per_position(law, 3) == (law, law, law)
+    assert curves_by_position(law, 3) == (law, law, law)
     with pytest.raises(DomainError, match="curves"):
-        per_position([law, law], 3)
+        curves_by_position([law, law], 3)

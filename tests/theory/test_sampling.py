@@ -110,6 +110,18 @@ def test_under_the_algorithm_violations_are_no_rare_accident() -> None:
     assert violated.mean() > 0.2
 
 
+def test_the_bonus_position_misses_by_acceptance_outside_the_set_and_by_residual() -> None:
+    # THEORY 4.3: 1 - p_t(S) = [alpha - sum_S min(p_t, p_d)] + (1 - alpha)(1 - g(S)), for any set S
+    rng = np.random.default_rng(17)
+    p_target, p_draft = rng.dirichlet(np.ones(6), 200), rng.dirichlet(np.ones(6), 200)
+    in_set = rng.random((200, 6)) < 0.5
+    shared = np.minimum(p_target, p_draft)
+    alpha = shared.sum(-1)
+    residual = sampling.fixed_set_residual(p_target, p_draft, in_set, 1.0)
+    missed = (alpha - (shared * in_set).sum(-1)) + (1 - alpha) * (1 - residual.hit_prob)
+    np.testing.assert_allclose(1 - (p_target * in_set).sum(-1), missed, atol=1e-12)
+
+
 def test_ties_are_broken_by_token_id_and_the_choice_matters() -> None:
     # THEORY 5: p_d = (.4, .4, .2), F = 1: the set is {0}, never {1}
     assert sampling.cached_mask([0.4, 0.4, 0.2], 1).tolist() == [True, False, False]
