@@ -59,9 +59,7 @@ def _allocate(
     if policy == "geometric":
         if not isinstance(rejection, PowerLaw):
             raise DomainError("policy", "geometric (Theorem 12) needs a power law; use optimal", policy)
-        return fan_out.round_largest_remainder(
-            fan_out.real_optimum(weights, rejection.exponent, budget), budget
-        )
+        return fan_out.round_largest_remainder(fan_out.real_optimum(weights, rejection.exponent, budget), budget)
     if policy == "optimal":
         return fan_out.optimal(weights, (*(rejection,) * a.size, all_accepted), budget)
     raise DomainError("policy", f"must be one of {', '.join(get_args(FanOutPolicy))}", policy)
@@ -88,9 +86,7 @@ def choose_fallback(
         return "jit" if num_misses >= threshold else "none"
     if kind == "auto":
         if critical_batch_size is None or not critical_batch_size >= 0:
-            raise DomainError(
-                "critical_batch_size", "must be >= 0 for the auto fallback", critical_batch_size
-            )
+            raise DomainError("critical_batch_size", "must be >= 0 for the auto fallback", critical_batch_size)
         return "jit" if batch_size < critical_batch_size else "none"
     if kind in get_args(FallbackAction):
         return kind

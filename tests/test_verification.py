@@ -69,9 +69,7 @@ def test_equal_distributions_leave_the_target_as_residual(to) -> None:
 
 
 def test_a_token_the_draft_could_not_draw_is_rejected(to) -> None:
-    accept = verification.accept_probs(
-        to(np.array([[1.0, 0.0]])), to(np.array([[0.0, 1.0]])), to(np.array([0]))
-    )
+    accept = verification.accept_probs(to(np.array([[1.0, 0.0]])), to(np.array([[0.0, 1.0]])), to(np.array([0])))
     assert accept.tolist() == [0.0]
 
 

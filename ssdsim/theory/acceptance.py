@@ -70,9 +70,7 @@ def mean_acceptance_length(acceptance_prob: npt.ArrayLike, num_speculative_token
     with np.errstate(divide="ignore"):
         # expm1 keeps the digits that 1 - a^(K+1) loses where a is near 1.
         rejected_somewhere = -np.expm1(emitted * np.log(a))
-    return domain.as_real(
-        np.where(below_one, rejected_somewhere / np.where(below_one, 1.0 - a, 1.0), emitted)
-    )
+    return domain.as_real(np.where(below_one, rejected_somewhere / np.where(below_one, 1.0 - a, 1.0), emitted))
 
 
 def mean_acceptance_length_per_position(acceptance_prob: npt.ArrayLike) -> Real:
@@ -90,9 +88,7 @@ def acceptance_prob_from_rates(acceptance_rate_per_pos: npt.ArrayLike) -> FloatA
     return conditional
 
 
-def draft_acceptance_rate(
-    mean_acceptance_length: npt.ArrayLike, num_speculative_tokens: npt.ArrayLike
-) -> Real:
+def draft_acceptance_rate(mean_acceptance_length: npt.ArrayLike, num_speculative_tokens: npt.ArrayLike) -> Real:
     """Accepted over drafted, (E - 1)/K: what engines log, and not an `acceptance_prob`."""
     length = np.asarray(domain.at_least("mean_acceptance_length", mean_acceptance_length, 1.0))
     num_tokens = np.asarray(domain.integer("num_speculative_tokens", num_speculative_tokens, 1))
@@ -131,16 +127,12 @@ def beta_shape(mean: float, spread: float) -> BetaShape:
     m = domain.scalar("mean", domain.probability("mean", mean))
     sd = domain.scalar("spread", domain.positive("spread", spread))
     if sd * sd >= m * (1.0 - m):
-        raise DomainError(
-            "spread", f"must stay below sqrt(mean (1 - mean)) = {(m * (1 - m)) ** 0.5:.4g}", spread
-        )
+        raise DomainError("spread", f"must stay below sqrt(mean (1 - mean)) = {(m * (1 - m)) ** 0.5:.4g}", spread)
     size = m * (1.0 - m) / (sd * sd) - 1.0
     return BetaShape(m * size, (1.0 - m) * size)
 
 
-def mean_acceptance_length_beta(
-    alpha: npt.ArrayLike, beta: npt.ArrayLike, num_speculative_tokens: int
-) -> Real:
+def mean_acceptance_length_beta(alpha: npt.ArrayLike, beta: npt.ArrayLike, num_speculative_tokens: int) -> Real:
     """Tokens per round if each ROUND draws its acceptance from Beta(alpha, beta) (THEORY 7.1).
 
     E = sum_k prod_{i<k} (alpha + i)/(alpha + beta + i): above the plug-in value at the mean. `alpha` and

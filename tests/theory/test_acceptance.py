@@ -79,9 +79,7 @@ def test_the_beta_quadrature_has_the_moments_of_the_beta_distribution() -> None:
     assert float(weights @ (nodes - mean) ** 2) == pytest.approx(0.12**2, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("spread", "K", "percent"), [(0.12, 5, 4.6), (0.2, 5, 11.4), (0.12, 7, 8.0), (0.2, 7, 20.0)]
-)
+@pytest.mark.parametrize(("spread", "K", "percent"), [(0.12, 5, 4.6), (0.2, 5, 11.4), (0.12, 7, 8.0), (0.2, 7, 20.0)])
 def test_acceptance_drawn_per_round_lengthens_the_mean(spread, K, percent) -> None:
     # THEORY 3, mean .8: the true rate against the plug-in value
     drawn = acceptance.mean_acceptance_length_beta(*acceptance.beta_shape(0.8, spread), K)
@@ -106,9 +104,7 @@ def test_the_clock_of_the_regime_decides_the_mean_length() -> None:
     def length(mean_stay: float) -> float:
         return acceptance.mean_acceptance_length_regimes([0.95, 0.5], two_regimes(mean_stay), 5)
 
-    assert length(2) == pytest.approx(
-        acceptance.mean_acceptance_length(0.725, 5), rel=1e-12
-    )  # no memory: 3.108
+    assert length(2) == pytest.approx(acceptance.mean_acceptance_length(0.725, 5), rel=1e-12)  # no memory: 3.108
     assert length(5) == pytest.approx(2.98, abs=5e-3)
     assert length(20) == pytest.approx(2.90, abs=5e-3)
     lengths = acceptance.mean_acceptance_length(np.array([0.95, 0.5]), 5)
