@@ -18,9 +18,7 @@ def test_scalars_come_back_as_python_numbers_and_arrays_as_float64_or_int64() ->
     assert domain.integer("F", np.array([1, 2], dtype=np.int16), 0).dtype == np.int64
 
 
-@pytest.mark.parametrize(
-    "bad", [True, np.True_, math.nan, math.inf, -math.inf, "0.5", None, 0.5j, [True, 0.5]]
-)
+@pytest.mark.parametrize("bad", [True, np.True_, math.nan, math.inf, -math.inf, "0.5", None, 0.5j, [True, 0.5]])
 @pytest.mark.parametrize("check", [domain.probability, domain.non_negative, domain.positive])
 def test_what_is_not_a_finite_number_is_refused(check, bad) -> None:
     with pytest.raises(DomainError, match=r"^x"):
