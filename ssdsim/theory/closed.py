@@ -41,6 +41,9 @@ from ssdsim.theory.row_law import RowLaw, end_kernel, slot_chain
 DRAFTED, FALLBACK, FIRST = 0, 1, 2
 """Sources of a row as `SlotLaw.by_source` lists them; FIRST is a drafted row that no look-up preceded."""
 
+_BLOCK_BYTES = 1 << 25
+"""Chains are carried down the tokens left as many at a time as fit here."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SlotLaw:
@@ -152,16 +155,25 @@ def request_rounds(drafted: RowLaw, fallback: RowLaw, lengths: FloatArray, first
     if first_round not in ("jit", "miss"):
         raise DomainError("first_round", "must be 'jit' or 'miss'", first_round)
     kernel = end_kernel(drafted, fallback)
-    shape = kernel.shape[:-3]
     chains = np.ascontiguousarray(np.moveaxis(kernel.reshape(-1, *kernel.shape[-3:]), 0, -1))
-    begins_as = DRAFTED if first_round == "jit" else FALLBACK
-    visits = _visits(chains, lengths, begins_as)
-    counts = np.zeros((3, 3, chains.shape[-1]))
-    counts[DRAFTED], counts[FALLBACK] = (_ends(chains[s], visits[:, s]) for s in (DRAFTED, FALLBACK))
+    block = max(1, _BLOCK_BYTES // (16 * (lengths.size + kernel.shape[-2])))
+    parts = [
+        _request_rounds(chains[..., start : start + block], lengths, first_round)
+        for start in range(0, chains.shape[-1], block)
+    ]
+    counts = np.concatenate(parts, axis=-1)
+    return np.moveaxis(counts, -1, 0).reshape(*kernel.shape[:-3], 3, 3)
+
+
+def _request_rounds(kernel: FloatArray, lengths: FloatArray, first_round: FirstRound) -> FloatArray:
+    """`request_rounds` as [3, 3, chains]; `kernel` [source, K+1, end, chains]."""
+    visits = _visits(kernel, lengths, DRAFTED if first_round == "jit" else FALLBACK)
+    counts = np.zeros((3, 3, kernel.shape[-1]))
+    counts[DRAFTED], counts[FALLBACK] = (_ends(kernel[s], visits[:, s]) for s in (DRAFTED, FALLBACK))
     if first_round == "jit":
-        counts[FIRST] = _ends(chains[DRAFTED], np.broadcast_to(lengths[:, None], visits[:, 0].shape))
+        counts[FIRST] = _ends(kernel[DRAFTED], np.broadcast_to(lengths[:, None], visits[:, 0].shape))
         counts[DRAFTED] -= counts[FIRST]
-    return np.moveaxis(counts, -1, 0).reshape(*shape, 3, 3)
+    return counts
 
 
 def _visits(kernel: FloatArray, lengths: FloatArray, begins_as: int) -> FloatArray:

@@ -33,8 +33,8 @@ FirstRound = Literal["jit", "miss"]
 
 _DONE = 1e-15
 """The pass stops once every sequence still runs with a smaller probability than this."""
-_CHAINS_AT_ONCE = 128
-"""Chains that are carried together: their state stays in the second-level cache."""
+_STATE_BYTES = 1 << 19
+"""As many chains are carried together as keep their state in the second-level cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +114,11 @@ def round_laws(
     kernel = end_kernel(drafted, fallback)
     shape = kernel.shape[:-3]
     chains = kernel.reshape(-1, *kernel.shape[-3:])
-    parts = [
-        _forward(chains[i : i + _CHAINS_AT_ONCE], lengths, start) for i in range(0, len(chains), _CHAINS_AT_ONCE)
-    ]
+    block = max(1, _STATE_BYTES // (16 * lengths.size))
+    parts = [_forward(chains[i : i + block], lengths, start) for i in range(0, len(chains), block)]
     laws = np.zeros((max(len(part) for part in parts), len(chains), 2, 3))
     for i, part in enumerate(parts):
-        laws[: len(part), i * _CHAINS_AT_ONCE : i * _CHAINS_AT_ONCE + part.shape[1]] = part
+        laws[: len(part), i * block : i * block + part.shape[1]] = part
     laws = laws.reshape(-1, *shape, 2, 3)
     return laws if request_kinds is None else mix_kinds(laws, request_kinds)
 

@@ -18,7 +18,7 @@ hit]: a few powers where the gap does not depend on how many miss, a joint law o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Literal
 
@@ -184,14 +184,15 @@ class _Batch:
         if self.on_late == "wait":
             total[late] = self._at(late)._waited()
             return total
-        simple = late & _is_constant(self.gaps[0]) if len(self.gaps) == 1 else np.zeros_like(late)
+        busy = replace(self, gaps=tuple(gap for gap in self.gaps if gap.time_s.any()) or self.gaps[:1])
+        simple = late & _is_constant(busy.gaps[0]) if len(busy.gaps) == 1 else np.zeros_like(late)
         if simple.any():
-            total[simple] = self._at(simple)._unhidden_by_one_gap()
+            total[simple] = busy._at(simple)._unhidden_by_one_gap()
         coupled = np.flatnonzero(late & ~simple)
-        block = max(1, _BLOCK_BYTES // (16 * (self.slots + 1) ** (len(self.gaps) + 1)))
+        block = max(1, _BLOCK_BYTES // (16 * (self.slots + 1) ** (len(busy.gaps) + 1)))
         for start in range(0, len(coupled), block):
             rows = coupled[start : start + block]
-            total[rows] = self._at(rows)._unhidden_by_joint_law()
+            total[rows] = busy._at(rows)._unhidden_by_joint_law()
         return total
 
     def _waited(self) -> FloatArray:
@@ -237,15 +238,13 @@ class _Batch:
         return binomial_terms(self.slots, drafted, fallback)
 
     def _at(self, rows: npt.NDArray[np.intp] | BoolArray) -> _Batch:
-        gaps = tuple(Gap(gap.ends, gap.time_s[rows]) for gap in self.gaps)
-        return _Batch(
-            self.slots,
-            self.on_late,
-            self.law[rows],
-            self.idle[rows],
-            self.window_s[rows],
-            self.late_s[rows],
-            gaps,
+        return replace(
+            self,
+            law=self.law[rows],
+            idle=self.idle[rows],
+            window_s=self.window_s[rows],
+            late_s=self.late_s[rows],
+            gaps=tuple(Gap(gap.ends, gap.time_s[rows]) for gap in self.gaps),
         )
 
 
@@ -255,7 +254,10 @@ def _flatten(law: FloatArray, times: RoundTimes, gaps: Sequence[Gap], shape: tup
     late_s = np.maximum(_flat(times.build_s, shape, 1) - window_s, 0.0)
     idle = np.maximum(1.0 - flat_law.sum(axis=(1, 2)), 0.0)
     if late_s.shape[1] > 1 and np.any(idle > 1e-9):
-        raise DomainError("law", "must sum to 1 where window_s or build_s depend on the drafted rows", idle.max())
+        requirement = (
+            "must leave no slot idle where window_s or build_s depend on the drafted rows: give them by active row"
+        )
+        raise DomainError("law", requirement, f"idle with probability {idle.max():.3g}")
     flat_gaps = tuple(Gap(gap.ends, _flat(gap.time_s, shape, 1)) for gap in gaps)
     return _Batch(times.batch_size, times.on_late, flat_law, idle, window_s, late_s, flat_gaps)
 

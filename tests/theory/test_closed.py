@@ -114,6 +114,11 @@ LOOPS = {
     "a late build, aborted": (ratio_times(4, 1.5, 0.4), "jit", None),
     "first drafting after the fallback": (RoundTimes(**BY_COUNT, on_late="wait"), "jit", [0.0, 0.4, 0.45, 0.5, 0.55]),
     "the same with builds aborted": (RoundTimes(**BY_COUNT, on_late="abort"), "jit", [0.0, 0.4, 0.45, 0.5, 0.55]),
+    "misses cost nothing, a late build is aborted": (
+        RoundTimes(window_s=[1.0], build_s=[1.3], fallback_s=np.zeros(5), on_late="abort"),
+        "jit",
+        [0.0, 0.2, 0.4, 0.6, 0.8],
+    ),
     "admissions are misses": (RoundTimes(**BY_COUNT, on_late="abort"), "miss", None),
 }
 

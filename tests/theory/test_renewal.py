@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from exact_systems import DRAFTED_5, UNDRAFTED, Loop, ratio_times
@@ -131,6 +133,19 @@ def test_rates_stay_within_the_bounds_that_hold_under_any_dependence_of_sequence
         exact = endless_batch(CHAIN, ratio_times(batch_size, 0.8, 0.8)).rate_per_sequence
         bounds = ssd_speedup_bounds(CHAIN.tokens_per_round, CHAIN.cache_hit_rate, batch_size, 0.8, 0.8)
         assert bounds.low <= exact <= bounds.high
+
+
+@pytest.mark.parametrize("on_late", ["wait", "abort"])
+@pytest.mark.parametrize("slower", ["window_s", "build_s", "fallback_s", "overhead_s"])
+def test_no_time_that_grows_makes_a_batch_faster(slower: str, on_late: str) -> None:
+    rng = np.random.default_rng(17)
+    chain = random_chains(rng, 200)
+    times = random_times(rng, 200, 5, by_drafted=True, by_misses=True, on_late=on_late)
+    before = endless_batch(chain, times)
+    table = getattr(times, slower)
+    grown = replace(times, **{slower: table + np.where(table > 0, 0.3 * rng.random(table.shape), 0.0)})
+    after = endless_batch(chain, grown)
+    assert np.all(after.rate_per_sequence <= before.rate_per_sequence * (1 + 1e-12))
 
 
 def test_a_batch_of_unequal_rows_that_happen_to_be_equal_is_the_equal_batch() -> None:
