@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from ssdsim.caveats import beyond_limits
+from ssdsim.costs.models import Costs
 from ssdsim.design_point import DesignPoint, resolve
 from ssdsim.errors import DomainError, InputError
 from ssdsim.exact import batch_columns, resolve_fallback, setting_of, slot_numbers, static_columns
@@ -81,9 +83,14 @@ def _exact(scenario: Scenario, mode: Mode) -> tuple[dict[str, Quantity], tuple[s
         columns = static_columns(point, slots, setting)
     else:
         columns = batch_columns(slots, setting, scenario.pair.costs, scenario.placement.num_draft_devices)
-    notes = ("jitter is taken at its mean",) if any(scenario.pair.costs.jitter.model_dump().values()) else ()
+    notes = exact_notes(scenario.pair.costs)
     chosen = (f"fallback auto: {kind}",) if scenario.drafting.fallback.kind is FallbackKind.AUTO else ()
     return {name: Quantity(float(column[0])) for name, column in columns.items()}, (*notes, *chosen)
+
+
+def exact_notes(costs: Costs) -> tuple[str, ...]:
+    """What the exact model leaves out of these costs."""
+    return ("jitter is taken at its mean",) if any(costs.jitter.model_dump().values()) else ()
 
 
 def _exact_threshold(point: DesignPoint, threshold: int | None) -> tuple[dict[str, Quantity], tuple[str, ...]]:
@@ -166,18 +173,7 @@ def _with_speedups(answers: list[Answer]) -> list[Answer]:
 
 def _extrapolations(scenario: Scenario) -> tuple[str, ...]:
     """Where the scenario leaves the range in which its profile was calibrated."""
-    limits, drafting, workload = scenario.pair.limits, scenario.drafting, scenario.workload
-    positions = drafting.num_speculative_tokens + 1
-    context = int(workload.prompt_tokens.pmf()[0].max())
-    context += int(workload.output_tokens.pmf()[0].max()) if workload.output_tokens is not None else 0
-    checks = (
-        ("batch size", workload.batch_size, limits.max_batch_size),
-        ("lookahead", drafting.num_speculative_tokens, limits.max_speculative_tokens),
-        ("fan-out", -(-drafting.fan_out.total(positions) // positions), limits.max_fan_out),
-        ("context", context, limits.max_context_tokens),
-    )
     return tuple(
-        f"extrapolated: {name} {value} is beyond the {limit} that the profile covers"
-        for name, value, limit in checks
-        if limit is not None and value > limit
+        f"extrapolated: {what} {value} is beyond the {limit} that the profile covers"
+        for what, (value, limit) in beyond_limits(scenario).items()
     )

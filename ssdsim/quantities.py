@@ -64,7 +64,8 @@ LABELS: dict[str, Label] = {
     "window_s": Label("verification window", "ms", 1e3),
     "build_wait_s": Label("wait for the build", "ms", 1e3),
     "build_s": Label("cache build", "ms", 1e3),
-    "fallback_s": Label("fallback per round", "ms", 1e3),
+    "fallback_s": Label("drafting per round", "ms", 1e3),
+    "overhead_s": Label("look-up and host", "ms", 1e3),
     "tpot_s": Label("time per output token", "ms", 1e3),
 }
 

@@ -21,9 +21,9 @@ from ssdsim.scenario_files import assign
 from ssdsim.schema import validate
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SweepPlan:
-    """A grid of variations of one scenario, each answered by every method."""
+    """A grid of variations of one scenario, each answered by every method. Equal plans have equal fingerprints."""
 
     base: Mapping[str, Any]
     """Complete plain data of the scenario (`scenario_files.complete`)."""
@@ -62,6 +62,12 @@ class SweepPlan:
         """Equal for equal sweeps only."""
         text = json.dumps(self.about(), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SweepPlan) and other.fingerprint == self.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
 
 
 def make_plan(base: Mapping[str, Any], axes: Sequence[str], methods: Sequence[Method]) -> SweepPlan:

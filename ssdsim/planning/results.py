@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ssdsim.caveats import beyond_limits
 from ssdsim.evaluate import Answer, Method
 from ssdsim.planning.plan import SweepPlan
 from ssdsim.quantities import LABELS
@@ -39,6 +40,7 @@ def piece_schema(plan: SweepPlan) -> pa.Schema:
             ("status", pa.string()),
             ("error", pa.string()),
             ("notes", pa.string()),
+            ("extrapolated", pa.string()),
             *((name + bound, pa.float64()) for name in LABELS for bound in bounds),
         ]
     )
@@ -47,7 +49,8 @@ def piece_schema(plan: SweepPlan) -> pa.Schema:
 def answered(row: int, answer: Answer) -> dict[str, Any]:
     """The piece of one answered row."""
     values: dict[str, Any] = {"row": row, "mode": str(answer.mode), "status": OK}
-    values["notes"] = "; ".join(answer.notes) or None
+    values["notes"] = "; ".join(note for note in answer.notes if not note.startswith("extrapolated")) or None
+    values["extrapolated"] = ", ".join(beyond_limits(answer.scenario)) or None
     for name, quantity in answer.quantities.items():
         if name in LABELS:
             values |= {name: quantity.value, f"{name}_low": quantity.low, f"{name}_high": quantity.high}

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssdsim.errors import InputError, RunError, ScenarioError
-from ssdsim.evaluate import Method, evaluate
+from ssdsim.evaluate import Method, compare, evaluate
 from ssdsim.planning.blocks import exact_piece
 from ssdsim.planning.engines import Engine
 from ssdsim.planning.plan import SweepPlan
 from ssdsim.planning.results import FAILED, INVALID, answered, piece_of_rows, piece_schema, refused
 from ssdsim.planning.store import Store
+from ssdsim.scenario import Mode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +32,8 @@ BLOCK_ROWS = 16_384
 """Rows of one task of the exact method."""
 _ROWS_PER_TASK = {Method.PAPER: 64, Method.SIM: 1, Method.REAL: 1}
 """Closed forms are quick, a simulation is worth a task of its own."""
+_COMPARED = {Method.PAPER, Method.EXACT}
+"""Methods so quick that AR and SD are computed beside each row, for its speed-ups."""
 _TASKS_PER_WORKER = 3
 """Tasks in flight: enough to keep workers busy, few enough to stop soon."""
 
@@ -85,7 +88,7 @@ def _tasks(plan: SweepPlan, finished: IntArray) -> Iterator[tuple[Method, IntArr
 def _compute(plan: SweepPlan, method: Method, rows: IntArray) -> pa.Table:
     """The piece of one task."""
     if method is Method.EXACT:
-        return exact_piece(plan, rows)
+        return exact_piece(plan, rows, compute_row)
     return piece_of_rows([compute_row(plan, row) for row in rows.tolist()], piece_schema(plan))
 
 
@@ -93,7 +96,12 @@ def compute_row(plan: SweepPlan, row: int) -> dict[str, Any]:
     """One row by way of `evaluate`: its answer, or why there is none."""
     point, method = plan.place(row)
     try:
-        return answered(row, evaluate(plan.scenario(point), method))
+        scenario = plan.scenario(point)
+        if method in _COMPARED:
+            modes = dict.fromkeys((Mode.AR, Mode.SD, scenario.mode))
+            answers = compare(scenario, [method], tuple(modes))
+            return answered(row, next(a for a in answers if a.mode is scenario.mode))
+        return answered(row, evaluate(scenario, method))
     except InputError as error:
         return refused(row, INVALID, one_line(error))
     except Exception as error:
