@@ -39,8 +39,8 @@ def llama_notes(step_scales: Bounds, step_s: float, vllm_gap_s: float) -> Notes:
         f"AR's 54.7 tok/s ({rows.PAPER}) less costs.host; composed kernels alone take 14.1 ms",
     )
     step = (
-        "composed kernels (1.34 ms) times what the target's forward exceeds its own composed kernels by (1.18): an SD "
-        "round of 30.6 ms with 7 draft steps; the range is an SD round of 24 to 32 ms"
+        "composed kernels (1.34 ms) times what the target's forward exceeds its own composed kernels by (1.18): an "
+        "SD round of 30.6 ms with 7 draft steps; the range is an SD round of 24 to 32 ms"
     )
     notes.add("costs.draft_step.scale", "assumed", step, step_scales)
     notes.add("costs.jit_step.scale", "assumed", f"as costs.draft_step, on one GPU: {step}", step_scales)

@@ -1,4 +1,4 @@
-"""Builds the embedded profiles from published rows and measured kernels (`python -m experiments.published --build DATA`).
+"""Builds the embedded profiles from published rows and measured kernels: `experiments.published --build DATA`.
 
 What is published goes in as it is. What is not is assumed, with a range, and says so. Acceptance follows from SD's
 rows under the assumed costs, kind of prompt by kind of prompt; then ONE scalar, the prefactor of the hit curve, is
@@ -18,7 +18,7 @@ from experiments.published.rates import Profile
 from ssdsim.costs.terms import SumTerm
 
 ASSUMED_PREFACTOR = 0.5
-"""The hit curve before anything was calibrated: where a token is rejected, the draft's next choice is right half the time."""
+"""The hit curve before calibration: where a token is rejected, the draft's next choice is right half the time."""
 ASSUMED_EXPONENT = 1.0
 
 TREE_BRANCHES = 24

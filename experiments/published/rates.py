@@ -76,7 +76,7 @@ def fit_acceptance(profile: Profile, rows: Rows) -> None:
             behaviour["acceptance"]["per_position"] = acceptance
             return sd_rate(profile, kind)
 
-        fitted = calibrate_scalar(predict, rows.sd_rate(kind), 0.02, 0.998)
+        fitted = calibrate_scalar(predict, rows.sd_rate(kind), 0.02, 0.998, relative_tolerance=1e-7)
         behaviour["acceptance"]["per_position"] = significant(fitted)
 
 
@@ -97,4 +97,4 @@ def calibrate_prefactor(profile: Profile, rows: Rows, lookahead: int, prompt_kin
         return mean_ssd_rate(profile, lookahead, prompt_kinds)
 
     published = fmean(rows.ssd_rate(lookahead, kind) for kind in prompt_kinds)
-    set_prefactor(profile, significant(calibrate_scalar(predict, published, 1e-9, 1.0)))
+    set_prefactor(profile, significant(calibrate_scalar(predict, published, 1e-9, 1.0, relative_tolerance=1e-7)))
