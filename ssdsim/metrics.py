@@ -142,16 +142,11 @@ class Tally:
 
     def add_outcomes(self, outcomes: Columns) -> None:
         """Add rows (columns of the outcome table)."""
-        if not len(outcomes["source"]):
-            return
-        size = 1 + int(max(outcomes["num_proposed"].max(), outcomes["num_accepted"].max()))
-        code = outcomes["source"].astype(np.int64) * len(Lookup) + outcomes["lookup"]
-        code = (code * size + outcomes["num_proposed"]) * size + outcomes["num_accepted"]
-        shape = (len(Source), len(Lookup), size, size)
-        self.add_histogram(np.bincount(code, minlength=math.prod(shape)).reshape(shape))
+        columns = ("source", "lookup", "num_proposed", "num_accepted")
+        self.add_histogram(outcome_histogram(*(outcomes[name] for name in columns)))
 
     def add_histogram(self, histogram: IntArray) -> None:
-        """Add rows that are already counted by source, look-up, tokens proposed and accepted."""
+        """Add rows that are already counted, see `outcome_histogram`."""
         size = max(histogram.shape[-1], self.outcomes.shape[-1])
         total = np.zeros((len(Source), len(Lookup), size, size), dtype=np.int64)
         for part in (self.outcomes, histogram):
@@ -182,6 +177,17 @@ class Tally:
             half = _NUM_BATCHES // 2
             self._batches[:half] = self._batches[0::2] + self._batches[1::2]
             self._num_full, self._rounds_per_batch = half, 2 * self._rounds_per_batch
+
+
+def outcome_histogram(
+    source: NDArray[Any], lookup: NDArray[Any], num_proposed: NDArray[Any], num_accepted: NDArray[Any]
+) -> IntArray:
+    """Rows counted by [source, look-up, tokens proposed, tokens accepted]."""
+    size = 1 + int(max(num_proposed.max(initial=0), num_accepted.max(initial=0)))
+    code = source.astype(np.int64) * len(Lookup) + lookup
+    code = (code * size + num_proposed) * size + num_accepted
+    shape = (len(Source), len(Lookup), size, size)
+    return np.bincount(code, minlength=math.prod(shape)).reshape(shape)
 
 
 def tally_of(records: Records) -> Tally:
@@ -302,7 +308,7 @@ def _static_batches(records: Records) -> tuple[FloatArray, FloatArray]:
     """(tokens, seconds) of every static batch."""
     requests = Window.of(records).requests(records.requests.columns())
     starts, index = np.unique(requests["admitted_s"], return_inverse=True)
-    tokens: FloatArray = np.bincount(index, requests["output_tokens"].astype(np.float64))
+    tokens = np.bincount(index, requests["output_tokens"]).astype(np.float64)
     return tokens, np.diff(starts, append=requests["finish_s"].max())
 
 

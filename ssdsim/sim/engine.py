@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from ssdsim.design_point import DesignPoint, resolve
+from ssdsim.errors import InputError
 from ssdsim.exact import resolve_fallback
 from ssdsim.metrics import Tally, Window, summarise
 from ssdsim.quantities import Quantity
 from ssdsim.records import Fallback, Records
 from ssdsim.scenario import FallbackKind, Mode, Scenario
 from ssdsim.sim.clock import Clock, RoundPlan
+from ssdsim.sim.decoding import Decoding
 from ssdsim.sim.foreseen import Foreseen
 from ssdsim.sim.recorder import Recorder
 from ssdsim.sim.requests import Requests
@@ -24,6 +28,7 @@ from ssdsim.sim.rounds import Answer, RoundBlock, Rounds
 from ssdsim.sim.rows import RowLaws
 from ssdsim.sim.sinks import AllRows, Sink
 from ssdsim.sim.speculator import Speculator, late_build_of
+from ssdsim.sim.stepped import OutcomeSource, RandomOutcomes, ReplayedOutcomes, Stepped
 from ssdsim.sim.streams import Streams
 
 Progress = Callable[[int], None]
@@ -53,7 +58,7 @@ def simulate(scenario: Scenario, *, sink: Sink | None = None, progress: Progress
     records = Records(about)
     recorder = Recorder(records, sink or AllRows(), laws, clock, Window.from_scenario(about["scenario"]))
     speculator = Speculator(env, clock, late_build_of(scenario.drafting.on_late, env, clock))
-    rounds = _rounds_of(point, laws, streams)
+    rounds = _rounds_of(point, laws, times, streams)
     env.run(env.process(speculator.run(_plans(rounds, times, clock, recorder, progress))))
     return SimResult(records, recorder.tally)
 
@@ -72,16 +77,49 @@ def _plans(
 
 
 def plans_of(block: RoundBlock, timed: TimedRounds) -> Iterator[RoundPlan]:
-    """One plan per round."""
+    """One plan per round, or per run of rounds in which only the verifier has something to do."""
     terms = timed.terms
-    columns = (terms.lookup_s, terms.fallback_s, terms.window_s, terms.build_s, terms.host_s, block.rows.num_hits > 0)
+    columns: Sequence[NDArray[Any]]
+    if block.runs is None:
+        hits = block.rows.num_hits > 0
+        columns = (terms.lookup_s, terms.fallback_s, terms.window_s, terms.build_s, terms.host_s, hits)
+    else:
+        run_s = np.add.reduceat(terms.window_s + terms.host_s, block.runs)
+        nothing = np.zeros(len(run_s))
+        columns = (nothing, nothing, run_s, nothing, nothing, nothing)
     return map(RoundPlan._make, zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _rounds_of(point: DesignPoint, laws: RowLaws, streams: Streams) -> Rounds:
+def _rounds_of(point: DesignPoint, laws: RowLaws, times: RoundTimes, streams: Streams) -> Rounds:
     answer = _answer(point)
-    requests = Requests(point.scenario.workload, point.behaviour.rank_trace, streams)
-    return Foreseen(point.scenario, laws, requests, streams, Fallback(answer.to_misses[1]))
+    scenario, trace = point.scenario, point.behaviour.rank_trace
+    requests = Requests(scenario, trace, streams)
+    if scenario.mode is Mode.AR and scenario.workload.output_tokens is not None:
+        return Decoding(scenario.workload, requests)
+    if trace is None and not looks_at_batch(scenario, answer):
+        return Foreseen(scenario, laws, requests, streams, Fallback(answer.to_misses[1]))
+    outcomes = outcome_source(point, laws, requests, streams)
+    return Stepped(scenario, laws, requests, outcomes, answer, times)
+
+
+def outcome_source(point: DesignPoint, laws: RowLaws, requests: Requests, streams: Streams) -> OutcomeSource:
+    """Chance, or the rank trace of the pair's behaviour where there is one."""
+    trace, batch_size = point.behaviour.rank_trace, point.scenario.workload.batch_size
+    if trace is None:
+        return RandomOutcomes(laws, requests, streams, batch_size)
+    if laws.looks_up and point.scenario.drafting.fallback.kind is FallbackKind.NGRAM:
+        raise InputError(
+            "drafting.fallback.kind: 'ngram' cannot be replayed from a rank trace, which ranks the draft model's "
+            "tokens only; choose another kind or a behaviour without rank_trace"
+        )
+    return ReplayedOutcomes(laws, trace, batch_size)
+
+
+def looks_at_batch(scenario: Scenario, answer: Answer) -> bool:
+    """Whether what a row proposes depends on the other rows or on the clock."""
+    drafting = scenario.drafting
+    coupled = answer.looks_at_batch or drafting.redraft_hits or drafting.on_late == "truncate"
+    return scenario.mode is Mode.SSD and coupled
 
 
 def _answer(point: DesignPoint) -> Answer:

@@ -22,6 +22,7 @@ from ssdsim.sim.rounds import (
     RoundBlock,
     RowCounts,
     RowHistory,
+    SpeculativeBlock,
     concatenate,
     count_rows,
 )
@@ -83,7 +84,7 @@ class Foreseen:
 
     def _block(self, first_round: int, goes_on: BoolArray, counts: RowCounts, history: RowHistory) -> RoundBlock:
         fallback = np.where(counts.num_misses > 0, self._answer, Fallback.NOT_NEEDED).astype(np.int8)
-        return RoundBlock(first_round, counts, fallback, goes_on, history)
+        return SpeculativeBlock(first_round, counts, fallback, goes_on, history, self._laws)
 
     def _goes_on(self, counts: RowCounts, is_last: bool) -> BoolArray:
         """A static batch ends when all its rows end; a closed one with its last request."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ssdsim.metrics import Tally, Window
-from ssdsim.records import FinishReason, Lookup, Records, Source
+from ssdsim.records import FinishReason, Records
 from ssdsim.sim.clock import Clock
 from ssdsim.sim.round_times import TimedRounds
-from ssdsim.sim.rounds import MISSED, FloatArray, IntArray, RoundBlock, RowHistory
+from ssdsim.sim.rounds import FloatArray, IntArray, RequestEvents, RoundBlock, RowHistory
 from ssdsim.sim.rows import RowLaws
 from ssdsim.sim.sinks import Columns, Sink
 
@@ -26,7 +24,7 @@ class Recorder:
         self.tally = None if sink.keeps_all else Tally()
         self._records, self._sink = records, sink
         self._laws, self._clock, self._window = laws, clock, window
-        self._ledger = _Ledger(laws)
+        self._ledger = _Ledger()
         self._first_measured_s = math.inf if window.warmup_requests else -math.inf
 
     def record(self, block: RoundBlock, timed: TimedRounds) -> None:
@@ -34,15 +32,19 @@ class Recorder:
         rounds = self._rounds(block, timed)
         emitted_s = rounds["start_s"] + rounds["verifier_wait_s"] + rounds["reply_s"]
         emitted_s = emitted_s + rounds["verify_s"] + rounds["accept_s"]
-        requests = self._ledger.enter(block, rounds["start_s"], emitted_s)
-        outcomes = outcome_columns(block.history, self._laws) if self._sink.keeps_outcomes else None
+        requests = self._ledger.enter(block.requests(), rounds["start_s"], emitted_s)
+        outcomes = outcome_columns(block.history(), self._laws) if self._sink.keeps_outcomes else None
         self._sink.write(self._records, rounds, outcomes, requests)
         if self.tally is not None:
             self._add_to(self.tally, block, rounds)
 
     def _rounds(self, block: RoundBlock, timed: TimedRounds) -> Columns:
         rows, clock = block.rows, self._clock
-        start_s = np.array(clock.starts)
+        start_s = self._starts(block, timed)
+        if block.runs is None:
+            verifier_wait_s, speculator_wait_s = np.array(clock.launches) - start_s, np.array(clock.idle)
+        else:
+            verifier_wait_s = speculator_wait_s = np.zeros(len(block))
         return {
             "round": np.arange(block.first_round, block.first_round + len(block)),
             "start_s": start_s,
@@ -56,9 +58,19 @@ class Recorder:
             "num_first": rows.num_first,
             "fallback": block.fallback,
             **timed.terms._asdict(),
-            "verifier_wait_s": np.array(clock.launches) - start_s,
-            "speculator_wait_s": np.array(clock.idle),
+            "verifier_wait_s": verifier_wait_s,
+            "speculator_wait_s": speculator_wait_s,
         }
+
+    def _starts(self, block: RoundBlock, timed: TimedRounds) -> FloatArray:
+        """When every round began; within a run that was played as one, the rounds follow each other."""
+        starts = np.array(self._clock.starts)
+        if block.runs is None:
+            return starts
+        before = np.cumsum(timed.terms.window_s + timed.terms.host_s) - timed.terms.window_s - timed.terms.host_s
+        lengths = np.diff(block.runs, append=len(block))
+        spread: FloatArray = before + np.repeat(starts - before[block.runs], lengths)
+        return spread
 
     def _add_to(self, tally: Tally, block: RoundBlock, rounds: Columns) -> None:
         if math.isinf(self._first_measured_s) and self._first_measured_s > 0:
@@ -69,17 +81,7 @@ class Recorder:
         tally.add_rounds(
             {name: column[measured] for name, column in rounds.items()}, block.rows.num_emitted[measured]
         )
-        history = block.history
-        if not measured.all():
-            history = history.where(measured[history.round - block.first_round])
-        tally.add_outcomes(
-            {
-                "source": history.source,
-                "lookup": history.lookup,
-                "num_proposed": self._laws.num_proposed[history.kind],
-                "num_accepted": history.num_accepted,
-            }
-        )
+        tally.add_histogram(block.outcomes(measured))
 
 
 class _Ledger:
@@ -87,8 +89,7 @@ class _Ledger:
 
     _COUNTS = ("output_tokens", "num_rounds", "num_hits", "num_misses", "num_proposed", "num_accepted")
 
-    def __init__(self, laws: RowLaws) -> None:
-        self._laws = laws
+    def __init__(self) -> None:
         self._times = {name: np.empty(0) for name in ("admitted_s", "first_token_s")}
         self._counts = {name: np.zeros(0, np.int64) for name in (*self._COUNTS, "prompt_tokens")}
 
@@ -97,34 +98,16 @@ class _Ledger:
         times = self._times["admitted_s"]
         return float(times[request_id]) if request_id < len(times) else math.inf
 
-    def enter(self, block: RoundBlock, start_s: FloatArray, emitted_s: FloatArray) -> Columns:
-        """Add the block's rows; returns the rows of the requests that ended, in the order in which they did."""
-        history = block.history
-        index = history.round - block.first_round
-        self._grow(int(history.request_id.max()) + 1)
-        first = np.flatnonzero(history.age == 0)
-        self._times["admitted_s"][history.request_id[first]] = start_s[index[first]]
-        self._times["first_token_s"][history.request_id[first]] = emitted_s[index[first]]
-        self._counts["prompt_tokens"][history.request_id[first]] = history.context_tokens[first]
-        self._count(history)
-        final = np.flatnonzero(history.lookup == Lookup.FINAL)
-        final = final[np.lexsort((history.slot[final], history.round[final]))]
-        return self._close(history.request_id[final], emitted_s[index[final]])
-
-    def _count(self, history: RowHistory) -> None:
-        lowest = int(history.request_id.min())
-        place = history.request_id - lowest
-        amounts: dict[str, NDArray[Any] | None] = {
-            "output_tokens": history.num_emitted,
-            "num_rounds": None,
-            "num_hits": history.source == Source.HIT,
-            "num_misses": MISSED[history.source],
-            "num_proposed": self._laws.num_proposed[history.kind],
-            "num_accepted": history.num_accepted,
-        }
-        for name, weights in amounts.items():
-            sums = np.bincount(place, weights)
-            self._counts[name][lowest : lowest + len(sums)] += sums.astype(np.int64)
+    def enter(self, events: RequestEvents, start_s: FloatArray, emitted_s: FloatArray) -> Columns:
+        """Add what a block brings; returns the rows of the requests that ended, in the order in which they did."""
+        self._grow(int(max(events.seen.max(initial=0), events.admitted.max(initial=0))) + 1)
+        self._times["admitted_s"][events.admitted] = start_s[events.admitted_round]
+        self._times["first_token_s"][events.admitted] = emitted_s[events.admitted_round]
+        self._counts["prompt_tokens"][events.admitted] = events.prompt_tokens
+        for name, amounts in events.counts.items():
+            self._counts[name][events.seen] += amounts
+        order = np.lexsort((events.ended, events.ended_round))
+        return self._close(events.ended[order], emitted_s[events.ended_round[order]])
 
     def _close(self, ids: IntArray, finish_s: FloatArray) -> Columns:
         return {
@@ -149,10 +132,7 @@ class _Ledger:
 
 
 def outcome_columns(history: RowHistory, laws: RowLaws) -> Columns:
-    """The rows of the outcome table, by round and slot."""
-    key = history.round * (int(history.slot.max()) + 1) + history.slot
-    if np.any(np.diff(key) < 0):
-        history = history.where(np.argsort(key, kind="stable"))
+    """The rows of the outcome table."""
     return {
         "round": history.round,
         "request_id": history.request_id,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ssdsim.distributions import sample_lengths
 from ssdsim.profile import RankTrace
-from ssdsim.scenario import Workload
+from ssdsim.scenario import Scenario, Workload
 from ssdsim.sim.streams import Stream, Streams
 
 FloatArray = NDArray[np.float64]
@@ -27,15 +27,18 @@ ENDLESS = np.iinfo(np.int64).max // 4
 class Requests:
     """What is known of request i before it starts."""
 
-    def __init__(self, workload: Workload, trace: RankTrace | None, streams: Streams) -> None:
-        self._workload = workload
-        self._streams = streams
+    def __init__(self, scenario: Scenario, trace: RankTrace | None, streams: Streams) -> None:
+        self._workload, self._streams = scenario.workload, streams
         self._trace_lengths = None if trace is None else np.array([len(ranks) for ranks in trace.requests])
-
-    @property
-    def endless(self) -> bool:
+        endless_load = scenario.workload.output_tokens is None
+        self.endless = endless_load and trace is None
         """Whether requests never finish."""
-        return self._workload.output_tokens is None and self._trace_lengths is None
+        self.num_rounds = scenario.run.warmup_rounds + scenario.run.num_rounds if endless_load else None
+        """Rounds after which the run ends whatever is left to do."""
+        self.total = None if endless_load else scenario.workload.num_requests
+        """Requests after which no slot is refilled; absent: traces are replayed again and again."""
+        if self.endless:
+            self.total = scenario.workload.batch_size
 
     def prompt_tokens(self, first: int, count: int) -> IntArray:
         luck = self._streams.per_request(Stream.PROMPT_TOKENS, first, count)
@@ -51,7 +54,8 @@ class Requests:
         if self._trace_lengths is None:
             return lengths
         traces = np.arange(first, first + count) % len(self._trace_lengths)
-        return np.minimum(lengths, self._trace_lengths[traces])
+        shorter: IntArray = np.minimum(lengths, self._trace_lengths[traces])
+        return shorter
 
     def luck(self, first: int, count: int) -> FloatArray:
         """Place of each request in the spread of acceptance, in (0, 1)."""

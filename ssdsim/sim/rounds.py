@@ -6,13 +6,14 @@ and the recorder writes them down.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ssdsim.metrics import outcome_histogram
 from ssdsim.policies import choose_fallback
 from ssdsim.records import Fallback, Lookup, Source
 from ssdsim.scenario import FallbackKind
@@ -72,20 +73,107 @@ class RowCounts(NamedTuple):
     """Mean context of a row when the reply leaves."""
 
 
+class RequestEvents(NamedTuple):
+    """What a block of rounds brings to requests; `*_round` counts from the block's first round."""
+
+    admitted: IntArray
+    admitted_round: IntArray
+    prompt_tokens: IntArray
+    """Of the admitted ones."""
+    ended: IntArray
+    ended_round: IntArray
+    seen: IntArray
+    """Requests to whose counts something is added."""
+    counts: Mapping[str, IntArray]
+    """Columns of the request table: what is added."""
+
+
+class RoundBlock(Protocol):
+    """Consecutive rounds, complete with all their rows."""
+
+    @property
+    def first_round(self) -> int: ...
+
+    @property
+    def rows(self) -> RowCounts: ...
+
+    @property
+    def fallback(self) -> NDArray[np.int8]:
+        """`records.Fallback` of each round."""
+
+    @property
+    def goes_on(self) -> BoolArray:
+        """Whether any row of the batch uses the cache after the round."""
+
+    @property
+    def runs(self) -> IntArray | None:
+        """Where runs of rounds begin that the clock may play as one; absent: it plays every round."""
+
+    def history(self) -> RowHistory:
+        """All rows of all rounds, by round and slot."""
+
+    def outcomes(self, measured: BoolArray) -> IntArray:
+        """Rows of the rounds in the mask by [source, look-up, num_proposed, num_accepted]."""
+
+    def requests(self) -> RequestEvents: ...
+
+    def __len__(self) -> int: ...
+
+
 @dataclass(frozen=True)
-class RoundBlock:
-    """Consecutive rounds from `first_round` on, complete with all their rows."""
+class SpeculativeBlock:
+    """Rounds given by their rows."""
 
     first_round: int
     rows: RowCounts
     fallback: NDArray[np.int8]
-    """`records.Fallback` of each round."""
     goes_on: BoolArray
-    """Whether any row of the batch uses the cache after the round."""
-    history: RowHistory
+    entries: RowHistory
+    """In any order."""
+    laws: RowLaws
+    runs: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.goes_on)
+
+    def history(self) -> RowHistory:
+        entries = self.entries
+        key = entries.round * (int(entries.slot.max()) + 1) + entries.slot
+        if np.all(np.diff(key) > 0):
+            return entries
+        return entries.where(np.argsort(key, kind="stable"))
+
+    def outcomes(self, measured: BoolArray) -> IntArray:
+        entries = self.entries
+        if not measured.all():
+            entries = entries.where(measured[entries.round - self.first_round])
+        proposed = self.laws.num_proposed[entries.kind]
+        return outcome_histogram(entries.source, entries.lookup, proposed, entries.num_accepted)
+
+    def requests(self) -> RequestEvents:
+        entries, index = self.entries, self.entries.round - self.first_round
+        first = np.flatnonzero(entries.age == 0)
+        final = np.flatnonzero(entries.lookup == Lookup.FINAL)
+        lowest = int(entries.request_id.min())
+        place = entries.request_id - lowest
+        amounts: dict[str, NDArray[Any] | None] = {
+            "output_tokens": entries.num_emitted,
+            "num_rounds": None,
+            "num_hits": entries.source == Source.HIT,
+            "num_misses": MISSED[entries.source],
+            "num_proposed": self.laws.num_proposed[entries.kind],
+            "num_accepted": entries.num_accepted,
+        }
+        counts = {name: np.bincount(place, weights).astype(np.int64) for name, weights in amounts.items()}
+        return RequestEvents(
+            admitted=entries.request_id[first],
+            admitted_round=index[first],
+            prompt_tokens=entries.context_tokens[first],
+            ended=entries.request_id[final],
+            ended_round=index[final],
+            seen=lowest + np.arange(len(counts["num_rounds"])),
+            counts=counts,
+        )
 
 
 class Rounds(Protocol):

@@ -67,10 +67,10 @@ class RowLaws:
         """
         acceptance, spread = self.kinds[kind].acceptance, self._acceptance[kind].spread
         if spread == 0.0 or not acceptance:
-            alike: FloatArray = np.cumprod(np.array([acceptance], dtype=np.float64), axis=1)
+            alike: FloatArray = np.multiply.accumulate(np.array([acceptance], dtype=np.float64), axis=1)
             return alike
         columns = {mean: beta_quantile(mean, spread, luck) for mean in set(acceptance)}
-        own: FloatArray = np.cumprod(np.stack([columns[mean] for mean in acceptance], axis=1), axis=1)
+        own: FloatArray = np.multiply.accumulate(np.stack([columns[mean] for mean in acceptance], axis=1), axis=1)
         return own
 
     def survival_of_kinds(self, luck: FloatArray) -> FloatArray:
