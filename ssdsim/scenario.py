@@ -237,6 +237,10 @@ def _behaviour_problems(scenario: Scenario) -> list[str]:
     except LookupError as error:
         return [f"pair.behaviours: {error}"]
     problems = []
+    if behaviour.acceptance.spread > 0 and workload.output_tokens is None:
+        problems.append("workload.output_tokens: endless requests never average over the spread between requests")
+    if behaviour.rank_trace is not None and workload.output_tokens is None:
+        problems.append("workload.output_tokens: a replayed rank trace ends; give the requests a length")
     try:
         behaviour.acceptance.at(drafting.num_speculative_tokens)
     except ValueError as error:
