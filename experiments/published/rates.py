@@ -6,20 +6,32 @@ Everything is predicted for one sequence of 512 tokens, with the official engine
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from statistics import fmean
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from experiments.published.kernels import significant
 from experiments.published.rows import PROMPT_KINDS, SD_LOOKAHEAD, Rows
 from ssdsim.design_point import resolve
+from ssdsim.distributions import Constant
+from ssdsim.errors import DomainError
 from ssdsim.exact import batch_columns, setting_of, slot_numbers
 from ssdsim.planning.scalar_fit import calibrate_scalar
 from ssdsim.scenario_files import scenario_from
+from ssdsim.theory.closed import slot_law
+from ssdsim.theory.row_law import RowLaw
 
 Profile = dict[str, Any]
+FloatArray = NDArray[np.float64]
 
 SD_DRAFTING: dict[str, Any] = {"num_speculative_tokens": SD_LOOKAHEAD, "sd_extra_step": True}
 """The engine's synchronous SD: seven draft steps for six tokens."""
+
+
+OUTPUT_TOKENS = 512
 
 
 def ssd_drafting(lookahead: int) -> dict[str, Any]:
@@ -30,7 +42,12 @@ def ssd_drafting(lookahead: int) -> dict[str, Any]:
 def columns(profile: Profile, mode: str, drafting: dict[str, Any], prompt_kind: str | None) -> dict[str, float]:
     """Rate and times of one sequence under the exact model, by column name (see `ssdsim.exact`)."""
     scenario = scenario_from(
-        {"pair": profile, "mode": mode, "drafting": drafting, "workload": {"prompt_kind": prompt_kind}}
+        {
+            "pair": profile,
+            "mode": mode,
+            "drafting": drafting,
+            "workload": {"prompt_kind": prompt_kind, "output_tokens": OUTPUT_TOKENS},
+        }
     )
     point, fallback = resolve(scenario), scenario.drafting.fallback.kind
     found = batch_columns(
@@ -68,16 +85,34 @@ def hit_rate(profile: Profile, lookahead: int, prompt_kinds: Iterable[str] = PRO
 
 
 def fit_acceptance(profile: Profile, rows: Rows) -> None:
-    """Set every behaviour's acceptance so that SD's row of its kind of prompt (default: the rows' mean) comes out."""
+    """Set every behaviour's acceptance so that SD's row of its kind of prompt (default: the rows' mean) comes out.
+
+    SD's rate is tokens per round over the round, and its round does not depend on acceptance.
+    """
     for behaviour in profile["behaviours"]:
         kind = behaviour["when"].get("prompt_kind")
+        tokens = rows.sd_rate(kind) * columns(profile, "sd", SD_DRAFTING, kind)["round_s"]
+        behaviour["acceptance"]["per_position"] = significant(acceptance_of(tokens))
 
-        def predict(acceptance: float, behaviour: Profile = behaviour, kind: str | None = kind) -> float:
-            behaviour["acceptance"]["per_position"] = acceptance
-            return sd_rate(profile, kind)
 
-        fitted = calibrate_scalar(predict, rows.sd_rate(kind), 0.02, 0.998, relative_tolerance=1e-7)
-        behaviour["acceptance"]["per_position"] = significant(fitted)
+def acceptance_of(tokens_per_round: float) -> float:
+    """The acceptance probability at which SD emits so many tokens per round, on average over a request."""
+    acceptance_probs, tokens = _sd_tokens_per_round()
+    if not tokens[0] <= tokens_per_round <= tokens[-1]:
+        raise DomainError("tokens_per_round", f"must lie in [{tokens[0]:g}, {tokens[-1]:g}]", tokens_per_round)
+    return float(np.interp(tokens_per_round, tokens, acceptance_probs))
+
+
+@cache
+def _sd_tokens_per_round() -> tuple[FloatArray, FloatArray]:
+    """Acceptance probabilities and SD's tokens per round under each: finely enough to be interpolated linearly."""
+    acceptance_probs = np.linspace(0.0, 0.999, 1000)
+    drafted = RowLaw(
+        acceptance_prob=np.repeat(acceptance_probs[:, None], SD_LOOKAHEAD, axis=1),
+        hit_prob=np.zeros((acceptance_probs.size, SD_LOOKAHEAD + 1)),
+    )
+    law = slot_law(drafted, drafted, Constant(value=OUTPUT_TOKENS).pmf())
+    return acceptance_probs, np.asarray(law.tokens_per_round)
 
 
 def set_prefactor(profile: Profile, prefactor: float) -> None:

@@ -107,7 +107,7 @@ def comparison_table(case: Case, comparisons: list[Comparison]) -> Table:
             f"{c.published:.1f}",
             f"{c.low:.1f} .. {c.uncalibrated:.1f} .. {c.high:.1f}",
             f"{c.calibrated:.1f}",
-            "calibrated on it" if c.row == fitted else f"{100 * c.error:+.1f} %",
+            "calibrated on it" if c.row == fitted else _percent(c.error),
         ]
         for c in comparisons
     ]
@@ -122,14 +122,14 @@ def _ratio_line(comparisons: list[Comparison]) -> list[list[str]]:
     observed, predicted, fitted = (
         getattr(high, field) / getattr(low, field) for field in ("published", "uncalibrated", "calibrated")
     )
-    error = f"{100 * (fitted / observed - 1):+.1f} %"
+    error = _percent(fitted / observed - 1)
     label = f"{max(means)}/{min(means)}"
     return [[label, "mean", f"{observed:.3f}", f"{predicted:.3f}", f"{fitted:.3f}", error]]
 
 
 def effects_table(effects: Effects) -> Table:
     """Mean change of the SSD rows at either end of each assumption's range."""
-    lines = [[name, f"{100 * low.mean:+.1f} %", f"{100 * high.mean:+.1f} %"] for name, (low, high) in effects.items()]
+    lines = [[name, _percent(low.mean), _percent(high.mean)] for name, (low, high) in effects.items()]
     return ["assumption", "at its low end", "at its high end"], lines
 
 
@@ -163,7 +163,7 @@ def model_ridge_table(points: list[ModelRidgePoint]) -> Table:
             f"{p.sd_round_s * 1e3:.1f}",
             f"{p.miss_prefactor:.2f}",
             f"{p.hit_rate:.2f}",
-            *(f"{100 * error:+.1f} %" for error in p.errors),
+            *(_percent(error) for error in p.errors),
         ]
         for p in points
     ]
@@ -194,6 +194,12 @@ def anatomy_table(found: list[Anatomy]) -> Table:
         for a in found
     ]
     return headings, lines
+
+
+def _percent(change: float) -> str:
+    """A signed percentage; what rounds to nothing has no sign."""
+    text = f"{100 * change:+.1f}"
+    return f"{'0.0' if text in {'+0.0', '-0.0'} else text} %"
 
 
 def _markdown_table(table: Table) -> str:
