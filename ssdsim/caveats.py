@@ -5,16 +5,19 @@ Used wherever a prediction is shown (notes, tables, titles), so that no number l
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from ssdsim.scenario import Scenario
+from ssdsim.design_point import behaviour_of
+from ssdsim.scenario import FallbackKind, Scenario
 
 
 class Caveats(NamedTuple):
     """What to keep in mind about a scenario's predictions."""
 
     assumed: tuple[str, ...]
-    """Paths below `pair` whose numbers are assumed: not measured, fitted or published."""
+    """Fields of the profile that are used here and whose numbers are assumed: not measured, fitted or published."""
     extrapolated: tuple[str, ...]
     """How the scenario lies outside the range for which the profile's numbers were obtained."""
 
@@ -28,10 +31,21 @@ class Caveats(NamedTuple):
 
 def caveats_of(scenario: Scenario) -> Caveats:
     """The caveats of one scenario."""
-    provenance = scenario.pair.provenance
-    assumed = tuple(sorted(path for path, origin in provenance.items() if origin.kind == "assumed"))
     beyond = beyond_limits(scenario)
-    return Caveats(assumed, tuple(f"{what} {value} beyond {limit}" for what, (value, limit) in beyond.items()))
+    extrapolated = tuple(f"{what} {value} beyond {limit}" for what, (value, limit) in beyond.items())
+    return Caveats(tuple(_assumed(scenario)), extrapolated)
+
+
+def _assumed(scenario: Scenario) -> Iterator[str]:
+    """Assumed numbers that the scenario uses, without the number of the behaviour."""
+    pair = scenario.pair
+    used = pair.behaviours.index(behaviour_of(scenario))
+    for path, origin in sorted(pair.provenance.items()):
+        behaviour = re.match(r"behaviours\.(\d+)\.", path)
+        unused = behaviour is not None and int(behaviour[1]) != used
+        unused |= "ngram" in path and scenario.drafting.fallback.kind is not FallbackKind.NGRAM
+        if origin.kind == "assumed" and not unused:
+            yield path[behaviour.end() :] if behaviour is not None else path
 
 
 def beyond_limits(scenario: Scenario) -> dict[str, tuple[int, int]]:

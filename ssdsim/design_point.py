@@ -61,15 +61,19 @@ class DesignPoint:
         return _drafted_row(_shortened(drafting.fan_out, num_ready), acceptance, self.behaviour)
 
 
+def behaviour_of(scenario: Scenario) -> Behaviour:
+    """The pair's behaviour under the scenario's conditions."""
+    return scenario.pair.behaviour(
+        temperature=scenario.workload.temperature,
+        saguaro_downweight=scenario.drafting.saguaro_downweight,
+        prompt_kind=scenario.workload.prompt_kind,
+        drafter=scenario.drafting.drafter,
+    )
+
+
 def resolve(scenario: Scenario) -> DesignPoint:
     """Resolve policies, budgets and curves of `scenario` (validated: nothing here can fail on a valid one)."""
-    drafting = scenario.drafting
-    behaviour = scenario.pair.behaviour(
-        temperature=scenario.workload.temperature,
-        saguaro_downweight=drafting.saguaro_downweight,
-        prompt_kind=scenario.workload.prompt_kind,
-        drafter=drafting.drafter,
-    )
+    drafting, behaviour = scenario.drafting, behaviour_of(scenario)
     acceptance = behaviour.acceptance.at(drafting.num_speculative_tokens)
     return DesignPoint(
         scenario=scenario,

@@ -64,7 +64,7 @@ def compare(
     modes: Sequence[Mode] = (Mode.AR, Mode.SD, Mode.SSD),
 ) -> list[Answer]:
     """Every mode by every method, with speedups over that method's own AR and SD."""
-    return [answer for method in methods for answer in _with_speedups([evaluate(scenario, method, m) for m in modes])]
+    return [answer for method in methods for answer in with_speedups([evaluate(scenario, method, m) for m in modes])]
 
 
 def num_devices(scenario: Scenario, mode: Mode) -> int:
@@ -153,7 +153,8 @@ def _per_unit(answer: Answer) -> dict[str, Quantity]:
     }
 
 
-def _with_speedups(answers: list[Answer]) -> list[Answer]:
+def with_speedups(answers: Sequence[Answer]) -> list[Answer]:
+    """The answers of one method, each with its speed-ups over those of them that are AR and SD."""
     rates = {answer.mode: answer.tokens_per_s for answer in answers}
     return [
         replace(

@@ -46,9 +46,7 @@ def run_sweep(
     `on_progress` is told how many rows have just been finished. When it is interrupted (KeyboardInterrupt), all that
     was finished is kept. Raises `RunError` where a worker died.
     """
-    finished = store.finished_rows()
-    on_progress(len(finished))
-    tasks = _tasks(plan, finished)
+    tasks = _tasks(plan, store.finished_rows())
     limit = _TASKS_PER_WORKER * engine.num_workers if engine.num_workers > 1 else 1
     waiting: set[Future[Any]] = set()
     try:
@@ -67,6 +65,12 @@ def run_sweep(
             _keep(future, store, on_progress)
         store.flush()
     return store.finish()
+
+
+def useful_workers(plan: SweepPlan, wished: int | None) -> int | None:
+    """As many workers as wished; one where nothing else was said and arrays do all the work."""
+    only_arrays = set(plan.methods) <= {Method.EXACT, Method.PAPER}
+    return 1 if wished is None and only_arrays else wished
 
 
 def _keep(future: Future[Any], store: Store, on_progress: Callable[[int], None]) -> None:
