@@ -185,7 +185,7 @@ class Scenario(Document):
 
     @model_validator(mode="after")
     def _consistent(self) -> Scenario:
-        problems = [*_vector_problems(self.drafting), *_behaviour_problems(self), *_workload_problems(self)]
+        problems = [*drafting_problems(self.drafting), *_behaviour_problems(self), *_workload_problems(self)]
         if problems:
             raise Inconsistent(problems)
         return self
@@ -209,7 +209,8 @@ def num_fallback_tokens(drafting: Drafting) -> int:
     return lookahead if kind in {FallbackKind.JIT, FallbackKind.RANDOM} else 0
 
 
-def _vector_problems(drafting: Drafting) -> list[str]:
+def drafting_problems(drafting: Drafting) -> list[str]:
+    """What does not fit together within a drafting, one line each; empty where it is consistent."""
     lookahead, problems = drafting.num_speculative_tokens, []
     values = drafting.fan_out.values
     if values is not None and len(values) != lookahead + 1:
