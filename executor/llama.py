@@ -43,16 +43,17 @@ class LlamaShape:
 
 
 class Layer(NamedTuple):
-    """Weights of one layer; a matrix is [out, in]."""
+    """Weights of one layer; a matrix is [out, in].
 
-    input_norm: Tensor
+    The weights of the two norms are multiplied into the columns of `qkv` and `gate_up`: a norm only scales.
+    """
+
     qkv: Tensor  # [(num_heads + 2 * num_kv_heads) * head_dim, hidden]
     qkv_bias: Tensor | None
     query_norm: Tensor | None  # per head, Qwen3
     key_norm: Tensor | None
     out: Tensor  # [hidden, num_heads * head_dim]
     out_bias: Tensor | None
-    mlp_norm: Tensor
     gate_up: Tensor  # [2 * feed-forward width, hidden]
     down: Tensor  # [hidden, feed-forward width]
 
@@ -62,35 +63,37 @@ class Step(NamedTuple):
 
     tokens: Tensor  # int64 [n, w]
     positions: Tensor  # int64 [n, w], for the rotary embedding
-    cells: Tensor  # int64 [n * num_kv_heads * w], where keys and values go; see KVCache.cells
+    cells: Tensor  # int64 [n * w], where keys and values go; see KVCache.cells
     mask: Tensor | None  # [n, 1, w, extent], added to the scores; None: every token sees every column
     rows: slice | Tensor  # the cache rows, n of them
     extent: int  # columns of the cache that the mask speaks of
 
 
 class KVCache:
-    """Keys and values of every layer, preallocated; a token's place is a (row, column) pair.
+    """Keys and values of every layer, preallocated; a token's cell is a (row, column) pair.
 
-    `lengths[row]` columns of a row are valid: setting it back is the rollback, nothing is moved or cleared.
+    Per layer [num_rows, capacity, 2, num_kv_heads, head_dim]: what a token stores lies together, as the fused
+    product leaves it, so that storing is one copy.
     """
 
     def __init__(self, shape: LlamaShape, num_rows: int, capacity: int, like: Tensor) -> None:
         self.num_rows, self.capacity = num_rows, capacity
-        size = (num_rows, shape.num_kv_heads, capacity, shape.head_dim)
-        self.keys = [like.new_zeros(size) for _ in range(shape.num_layers)]
-        self.values = [like.new_zeros(size) for _ in range(shape.num_layers)]
-        self._heads = torch.arange(shape.num_kv_heads, device=like.device).view(1, -1, 1) * capacity
-        self._row_stride = shape.num_kv_heads * capacity
+        size = (num_rows, capacity, 2, shape.num_kv_heads, shape.head_dim)
+        self._layers = [like.new_zeros(size) for _ in range(shape.num_layers)]
+        self._flat = [layer.view(num_rows * capacity, -1) for layer in self._layers]
 
     def cells(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Flat indices [n * num_kv_heads * w] of the cells (rows [n], columns [n, w]), one per head."""
-        return (rows.view(-1, 1, 1) * self._row_stride + self._heads + columns.unsqueeze(1)).flatten()
+        """Flat indices [n * w] of the cells (rows [n], columns [n, w])."""
+        return (rows.unsqueeze(1) * self.capacity + columns).flatten()
 
-    def store(self, layer: int, cells: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Write keys and values [n, num_kv_heads, w, head_dim] of one layer into `cells`."""
-        head_dim = keys.shape[-1]
-        self.keys[layer].view(-1, head_dim).index_copy_(0, cells, keys.reshape(-1, head_dim))
-        self.values[layer].view(-1, head_dim).index_copy_(0, cells, values.reshape(-1, head_dim))
+    def store(self, layer: int, cells: Tensor, keys_values: Tensor) -> None:
+        """Write one layer's keys and values [n * w, 2 * num_kv_heads * head_dim]."""
+        self._flat[layer].index_copy_(0, cells, keys_values)
+
+    def read(self, layer: int, rows: slice | Tensor, extent: int) -> tuple[Tensor, Tensor]:
+        """One layer's keys and values [n, num_kv_heads, extent, head_dim]; a copy where `rows` is an index."""
+        keys, values = self._layers[layer][rows, :extent].transpose(1, 3).unbind(2)
+        return keys, values
 
 
 class LlamaModel:
@@ -130,7 +133,7 @@ class LlamaModel:
         `want_logits=False` (a prompt whose continuation is known) returns the hidden states and spares the
         head.
         """
-        cos, sin = self._cos[step.positions].unsqueeze(1), self._sin[step.positions].unsqueeze(1)
+        cos, sin = self._cos[step.positions].unsqueeze(2), self._sin[step.positions].unsqueeze(2)
         mask = self._mask(step)
         hidden = F.embedding(step.tokens, self.embedding)
         for index, layer in enumerate(self.layers):
@@ -140,16 +143,15 @@ class LlamaModel:
             return hidden
         if head_at is not None:
             hidden = hidden.gather(1, head_at.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1]))
-        return F.linear(self._rms_norm(hidden, self.norm), self.head)
+        return F.linear(self._rms_norm(hidden) * self.norm, self.head)
 
     def _mask(self, step: Step) -> Tensor | None:
-        """The mask, repeated for every query head of a group where `_attention` folds the group into the
-        rows."""
-        width = step.tokens.shape[1]
+        """The mask, repeated for every query head of a group where attention folds the group into the rows."""
+        n, width = step.tokens.shape
         group = self.shape.num_heads // self.shape.num_kv_heads
         if step.mask is None or width > WIDE or group == 1:
             return step.mask
-        return step.mask.expand(-1, group, -1, -1).reshape(step.mask.shape[0], 1, group * width, -1)
+        return step.mask.unsqueeze(3).expand(-1, -1, -1, group, -1).reshape(n, 1, width * group, -1)
 
     def _attention(
         self,
@@ -162,60 +164,58 @@ class LlamaModel:
         sin: Tensor,
         mask: Tensor | None,
     ) -> Tensor:
-        shape = self.shape
+        num_queries, num_kv_heads, head_dim = self.shape.num_heads, self.shape.num_kv_heads, self.shape.head_dim
         n, w, _ = hidden.shape
-        qkv = F.linear(self._rms_norm(hidden, layer.input_norm), layer.qkv, layer.qkv_bias)
-        heads = qkv.view(n, w, -1, shape.head_dim).transpose(1, 2)
-        num_rotated = shape.num_heads + shape.num_kv_heads
-        rotated = heads[:, :num_rotated]
+        qkv = F.linear(self._rms_norm(hidden), layer.qkv, layer.qkv_bias)
+        heads = qkv.view(n, w, -1, head_dim)  # queries, keys, values
+        rotated = heads[:, :, :-num_kv_heads]
         if layer.query_norm is not None and layer.key_norm is not None:
-            rotated = torch.cat(
-                (
-                    self._rms_norm(rotated[:, : shape.num_heads], layer.query_norm),
-                    self._rms_norm(rotated[:, shape.num_heads :], layer.key_norm),
-                ),
-                dim=1,
-            )
-        rotated = _rotate(rotated, cos, sin)
-        cache.store(index, step.cells, rotated[:, shape.num_heads :], heads[:, num_rotated:])
-        keys = cache.keys[index][step.rows, :, : step.extent]
-        values = cache.values[index][step.rows, :, : step.extent]
-        queries = rotated[:, : shape.num_heads]
-        mixed = _grouped_attention(queries, keys, values, mask, w)
+            scaled = self._rms_norm(rotated)
+            rotated[:, :, :num_queries] = scaled[:, :, :num_queries] * layer.query_norm
+            rotated[:, :, num_queries:] = scaled[:, :, num_queries:] * layer.key_norm
+        _rotate_(rotated, cos, sin)
+        cache.store(index, step.cells, qkv.view(n * w, -1)[:, num_queries * head_dim :])
+        keys, values = cache.read(index, step.rows, step.extent)
+        mixed = _grouped_attention(heads[:, :, :num_queries], keys, values, mask)
         return self._sum_ranks(F.linear(mixed, layer.out), layer.out_bias)
 
     def _feed_forward(self, layer: Layer, hidden: Tensor) -> Tensor:
-        gate, up = F.linear(self._rms_norm(hidden, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
+        gate, up = F.linear(self._rms_norm(hidden), layer.gate_up).chunk(2, dim=-1)
         return self._sum_ranks(F.linear(F.silu(gate) * up, layer.down), None)
 
     def _sum_ranks(self, partial: Tensor, bias: Tensor | None) -> Tensor:
         total = partial if self.reduce is None else self.reduce(partial)
         return total if bias is None else total + bias
 
-    def _rms_norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(hidden, (hidden.shape[-1],), weight, self.shape.norm_eps)
+    def _rms_norm(self, hidden: Tensor) -> Tensor:
+        """Scaled to a root mean square of one over the last axis, in the operations that cost least on a CPU."""
+        norm = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
+        scale: Tensor = norm.square_().mul_(1.0 / hidden.shape[-1]).add_(self.shape.norm_eps).rsqrt_()
+        return (hidden * scale).to(hidden.dtype)
 
 
-def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of [n, heads, w, head_dim]; `sin` carries the sign of the swapped halves."""
+def _rotate_(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Rotary embedding of [n, w, heads, head_dim] in place; `sin` carries the sign of the swapped halves."""
     first, second = heads.chunk(2, dim=-1)
-    return torch.addcmul(heads * cos, torch.cat((second, first), dim=-1), sin)
+    swapped = torch.cat((second, first), dim=-1)
+    heads.mul_(cos).addcmul_(swapped, sin)
 
 
-def _grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, width: int) -> Tensor:
-    """Attention of [n, num_heads, w, d] over [n, num_kv_heads, extent, d]; returns [n, w, num_heads * d].
+def _grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention of [n, w, num_heads, d] over [n, num_kv_heads, extent, d]; returns [n, w, num_heads * d].
 
-    For narrow steps the query heads of a group become rows of one attention over their shared keys: the
-    same sums, and up to a third faster on a CPU than repeating the keys.
+    For narrow steps the query heads of a group become rows of one attention over their shared keys: the same
+    sums, and up to a third faster on a CPU than repeating the keys.
     """
-    n, num_heads, _, head_dim = queries.shape
+    n, width, num_heads, head_dim = queries.shape
     num_kv_heads = keys.shape[1]
     if width > WIDE:
         mixed = F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, enable_gqa=num_kv_heads != num_heads
+            queries.transpose(1, 2), keys, values, attn_mask=mask, enable_gqa=num_kv_heads != num_heads
         )
-    else:
-        folded = queries.reshape(n, num_kv_heads, -1, head_dim)
-        mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
-        mixed = mixed.view(n, num_heads, width, head_dim)
-    return mixed.transpose(1, 2).reshape(n, width, -1)
+        return mixed.transpose(1, 2).reshape(n, width, -1)
+    grouped = queries.view(n, width, num_kv_heads, -1, head_dim).transpose(1, 2)  # [n, num_kv_heads, w, group, d]
+    folded = grouped.reshape(n, num_kv_heads, -1, head_dim)
+    mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
+    unfolded = mixed.view(n, num_kv_heads, width, -1, head_dim)
+    return unfolded.transpose(1, 2).reshape(n, width, -1)

@@ -148,13 +148,13 @@ class _Weights:
             raise InputError(f"{self._source}: tensor {name!r} is {found}, its config.json says {shape}")
         return tensor
 
-    def fuse(self, names: list[str], rows: list[int], *rest: int) -> Tensor | None:
-        """The named tensors stacked along their first axis; None where none of them exists."""
-        found = [self.find(name, count, *rest) for name, count in zip(names, rows, strict=True)]
-        present = [t for t in found if t is not None]
-        if present and len(present) < len(found):
-            raise InputError(f"{self._source}: has only some of {', '.join(names)}; is it complete?")
-        return torch.cat(present) if present else None
+    def fuse(self, names: list[str], rows: list[int], *rest: int) -> Tensor:
+        """The named tensors stacked along their first axis."""
+        return torch.cat([self.get(name, count, *rest) for name, count in zip(names, rows, strict=True)])
+
+    def fuse_if_any(self, names: list[str], rows: list[int]) -> Tensor | None:
+        """The named vectors in one; None where the model has none of them."""
+        return self.fuse(names, rows) if any(name in self._tensors for name in names) else None
 
 
 def _assemble(config: Any, weights: _Weights, head_size: int) -> LlamaModel:
@@ -186,31 +186,37 @@ def _layer(weights: _Weights, prefix: str, shape: LlamaShape, hidden: int, width
     query, key = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     projections = [f"{attention}{name}_proj" for name in "qkv"]
     gate_up = [f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"]
-    qkv = weights.fuse([f"{p}.weight" for p in projections], [query, key, key], hidden)
-    fused_gate_up = weights.fuse(gate_up, [width, width], hidden)
+    input_norm = weights.get(f"{prefix}input_layernorm.weight", hidden)
+    mlp_norm = weights.get(f"{prefix}post_attention_layernorm.weight", hidden)
     return Layer(
-        input_norm=weights.get(f"{prefix}input_layernorm.weight", hidden),
-        qkv=weights.get(f"{projections[0]}.weight", query, hidden) if qkv is None else qkv,
-        qkv_bias=weights.fuse([f"{p}.bias" for p in projections], [query, key, key]),
+        qkv=weights.fuse([f"{p}.weight" for p in projections], [query, key, key], hidden) * input_norm,
+        qkv_bias=weights.fuse_if_any([f"{p}.bias" for p in projections], [query, key, key]),
         query_norm=weights.find(f"{attention}q_norm.weight", shape.head_dim),
         key_norm=weights.find(f"{attention}k_norm.weight", shape.head_dim),
         out=weights.get(f"{attention}o_proj.weight", hidden, query),
         out_bias=weights.find(f"{attention}o_proj.bias", hidden),
-        mlp_norm=weights.get(f"{prefix}post_attention_layernorm.weight", hidden),
-        gate_up=weights.get(gate_up[0], width, hidden) if fused_gate_up is None else fused_gate_up,
+        gate_up=weights.fuse(gate_up, [width, width], hidden) * mlp_norm,
         down=weights.get(f"{mlp}down_proj.weight", hidden, width),
     )
 
 
 def _rotary(config: Any, num_positions: int) -> Tensor:
-    """[2, num_positions, head_dim]: transformers' own cosines and sines, whatever frequency scaling the
-    config has."""
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    """[2, num_positions, head_dim]: cosines and sines, with whatever frequency scaling the config has.
 
-    with torch.inference_mode():
-        positions = torch.arange(num_positions)[None]
-        cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1, dtype=torch.float32), positions)
-    return torch.stack((cos[0], sin[0]))
+    Scaled frequencies are transformers' own; the module that computes the plain ones takes seconds to import.
+    """
+    rope = config.rope_parameters
+    if rope["rope_type"] == "default":
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+        frequencies, scale = 1.0 / rope["rope_theta"] ** exponents, 1.0
+    else:
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        frequencies, scale = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
+    angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * frequencies
+    angles = torch.cat((angles, angles), dim=-1)
+    return torch.stack((angles.cos(), angles.sin())) * scale
 
 
 def _config_of(source: str) -> Any:
