@@ -33,6 +33,8 @@ _ORDERED_STORES = frozenset({"x86_64", "amd64", "i386", "i686"})
 class Transport(StrEnum):
     """What carries the messages; the value is the name on the command line and in the records."""
 
+    LOCAL = "local"
+    """Both roles in one process, taking turns (`executor.local`): nothing is carried."""
     SHM = "shm"
     PIPE = "pipe"
     DISTRIBUTED = "distributed"
@@ -58,8 +60,8 @@ def link(transport: Transport, layout: Layout, spin_s: float) -> tuple[Channel, 
 
     `spin_s`: how long a waiting side polls the shared memory before it sleeps in the kernel.
     """
-    if transport is Transport.DISTRIBUTED:
-        raise DomainError("transport", "shm or pipe; distributed needs torchrun", str(transport))
+    if transport not in (Transport.SHM, Transport.PIPE):
+        raise DomainError("transport", "shm or pipe (distributed: under torchrun)", str(transport))
     if transport is Transport.SHM and best_transport() is not Transport.SHM:
         raise DomainError("transport", f"pipe: {platform.machine()} may reorder stores", str(transport))
     near, far = socket_pair()

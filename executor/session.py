@@ -1,0 +1,115 @@
+"""One machine's arrangement of an engine: models loaded, roles placed, speculator started; all undone at the end.
+
+    with open_engine(config, pair) as session:
+        generation = session.engine.generate(requests, session.about)
+
+Used by `python -m executor`, by `ssdsim measure` and by the tests; several ranks: `executor.torchrun`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from executor.config import EngineConfig
+from executor.engine import Engine, SpeculatorLink
+from executor.launch import SPIN_S, SpeculatorProcess
+from executor.local import LocalSpeculator
+from executor.memory import check_cache_fits, out_of_memory_explained
+from executor.models import LoadedModel
+from executor.placement import CoreReservation, Placement
+from executor.roles import ModelPair, SpeculatorTask
+from executor.transport import Transport, best_transport
+from ssdsim.scenario import Mode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrangement:
+    """How the two roles share the machine."""
+
+    transport: Transport | None = None
+    """None: `local` for SD, whose roles take turns anyway, else the best that the machine offers."""
+    num_threads: int = 1
+    """Of each role."""
+    pin: bool = True
+    """Whether each role gets cores of its own, as far as there are any."""
+    spin_s: float = SPIN_S
+    """How long a waiting side polls before it sleeps; on cores of one's own more than a round saves a wake-up."""
+    replace_lost: bool = False
+    """Whether a speculator that was lost gets a successor; if not, the engine goes on alone."""
+
+    def transport_for(self, mode: Mode) -> Transport:
+        """What carries the messages in this mode."""
+        if self.transport is not None:
+            return self.transport
+        return best_transport() if mode is Mode.SSD else Transport.LOCAL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """An engine that can be asked, and what a reader of its records must know of it."""
+
+    engine: Engine
+    target: LoadedModel
+    about: dict[str, Any]
+
+
+@contextmanager
+def open_engine(config: EngineConfig, pair: ModelPair, arrangement: Arrangement | None = None) -> Iterator[Session]:
+    """An engine in this process, its speculator in another one unless the transport is `local`.
+
+    The draft loads while the target does. Raises InputError for models or a context that cannot be used,
+    RunError where memory does not suffice or the speculator fails; nothing is left running in either case.
+    """
+    arrangement = arrangement or Arrangement()
+    transport = arrangement.transport_for(config.mode)
+    apart = config.mode is not Mode.AR and transport is not Transport.LOCAL
+    pair.check()
+    with ExitStack() as stack, out_of_memory_explained(config):
+        verifier, speculator = _place(stack, arrangement, apart)
+        process = None
+        if apart:
+            process = SpeculatorProcess(
+                entry="executor.roles:prepare_speculator",
+                payload=SpeculatorTask(config=config, pair=pair, num_threads=arrangement.num_threads),
+                layout=config.layout,
+                transport=transport,
+                placement=speculator,
+                spin_s=arrangement.spin_s,
+            )
+            stack.callback(process.close)
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(arrangement.num_threads)
+        target = pair.load_target()
+        check_cache_fits(config, target.model)
+        link: SpeculatorLink | None = process
+        if config.mode is not Mode.AR and not apart:
+            link = LocalSpeculator(config, pair.load_draft())
+        engine = Engine(config, target, link, replace_lost=arrangement.replace_lost)
+        if process is not None:
+            process.wait_until_ready()
+        stack.callback(engine.close)
+        about = {
+            "target": pair.target,
+            "draft": pair.draft,
+            "dtype": pair.dtype,
+            "transport": str(transport) if apart else None,
+            "verifier_placement": verifier.describe(),
+            "speculator_placement": speculator.describe() if apart else None,
+        }
+        yield Session(engine=engine, target=target, about=about)
+
+
+def _place(stack: ExitStack, arrangement: Arrangement, apart: bool) -> tuple[Placement, Placement]:
+    """Cores for both roles, and this process bound to the verifier's; one core group where they share it."""
+    free = Placement(num_threads=arrangement.num_threads)
+    if not arrangement.pin:
+        return free, free
+    cores = CoreReservation([arrangement.num_threads] * (2 if apart else 1))
+    stack.callback(cores.release)
+    cores.bind_caller(0)
+    return cores.placements[0], cores.placements[-1]
