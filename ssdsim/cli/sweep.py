@@ -12,9 +12,8 @@ from ssdsim.cli.output import complain, print_json, print_line, print_table, rem
 from ssdsim.cli.progress import Progress
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ssdsim.planning.plan import SweepPlan
+    from ssdsim.planning.results import Columns
     from ssdsim.planning.store import FileStore, MemoryStore
 
 EXAMPLE = (
@@ -27,7 +26,7 @@ DEFAULT_AXES = (
     "drafting.fan_out.per_position=1,3,8",
     "workload.batch_size=1,4,16,64",
 )
-DEFAULT_FIGURE = Path("sweep.png")
+DEFAULT_FIGURE = Path("results/sweep.png")
 
 _MAX_TABLE_ROWS = 60
 _MAX_ERRORS_SHOWN = 5
@@ -69,12 +68,14 @@ def sweep(
 ) -> None:
     """Evaluate every combination of the axes.
 
-    Without --over: lookahead, fan-out and batch size, for AR, SD and SSD, with a picture in sweep.png.
+    Without --over: lookahead, fan-out and batch size, for AR, SD and SSD, with a picture in results/sweep.png.
     """
     from ssdsim.planning.plan import make_plan
+    from ssdsim.planning.results import plain_rows
 
-    if not over:
-        figure = figure or DEFAULT_FIGURE
+    if not over and figure is None and not dry_run:
+        figure = DEFAULT_FIGURE
+        figure.parent.mkdir(exist_ok=True)
     methods = parse_methods(method, ("exact",))
     plan = make_plan(load_data(scenario, pair, sets, seed), over or list(DEFAULT_AXES), methods)
     _check(plan, quantity, figure, resume=resume, out=out)
@@ -85,7 +86,7 @@ def sweep(
     _report_failures(table)
     view_figure = _draw(plan, table, quantity, figure) if figure is not None else None
     if as_json:
-        print_json({"verb": "sweep", **plan.about(), "rows": table.to_pylist()})
+        print_json({"verb": "sweep", **plan.about(), "rows": plain_rows(table)})
     else:
         _show(plan, table, quantity)
     for path in (out, view_figure):
@@ -120,7 +121,7 @@ def _announce(plan: SweepPlan, *, as_json: bool) -> None:
 
 def _run(
     plan: SweepPlan, out: Path | None, engine: str, workers: int | None, *, resume: bool, quiet: bool
-) -> pa.Table:
+) -> Columns:
     from ssdsim.errors import InputError
     from ssdsim.planning.engines import EngineKind, open_engine
     from ssdsim.planning.store import FileStore, MemoryStore
@@ -143,24 +144,24 @@ def _run(
     return table
 
 
-def _report_failures(table: pa.Table) -> None:
+def _report_failures(table: Columns) -> None:
     """How many rows have no answer, and the commonest reasons; raises where no row has one."""
     from collections import Counter
 
     from ssdsim.errors import InputError
 
-    reasons = Counter(error for error in table["error"].to_pylist() if error is not None)
+    reasons = Counter(error for error in table["error"].tolist() if error is not None)
     if not reasons:
         return
     shown = [f"  {count} x {reason}" for reason, count in reasons.most_common(_MAX_ERRORS_SHOWN)]
     more = f"\n  and {len(reasons) - len(shown)} other reasons" if len(reasons) > len(shown) else ""
-    message = f"{reasons.total():,} of {table.num_rows:,} rows have no answer:\n" + "\n".join(shown) + more
-    if reasons.total() == table.num_rows:
+    message = f"{reasons.total():,} of {len(table['error']):,} rows have no answer:\n" + "\n".join(shown) + more
+    if reasons.total() == len(table["error"]):
         raise InputError(message)
     complain(f"warning: {message}")
 
 
-def _draw(plan: SweepPlan, table: pa.Table, quantity: str, figure: Path) -> Path:
+def _draw(plan: SweepPlan, table: Columns, quantity: str, figure: Path) -> Path:
     from ssdsim.planning.views import view_of
     from ssdsim.plotting.sweep import draw_sweep
 
@@ -168,20 +169,19 @@ def _draw(plan: SweepPlan, table: pa.Table, quantity: str, figure: Path) -> Path
     return figure
 
 
-def _title(plan: SweepPlan, table: pa.Table) -> str:
+def _title(plan: SweepPlan, table: Columns) -> str:
     """Which pair, and what its numbers rest on."""
     from ssdsim.caveats import caveats_of
     from ssdsim.errors import InputError
 
-    ok = [i for i, status in enumerate(table["status"].to_pylist()[:1000]) if status == "ok"]
+    ok = [i for i, status in enumerate(table["status"][:1000].tolist()) if status == "ok"]
     try:
         scenario = plan.scenario(ok[0] // len(plan.methods) if ok else 0)
     except InputError:
         return str(plan.base["pair"].get("name", ""))
     caveats = caveats_of(scenario)
-    beyond = dict.fromkeys(
-        what for text in table["extrapolated"].unique().to_pylist() if text for what in text.split(", ")
-    )
+    texts = set(table["extrapolated"].tolist()) - {None}
+    beyond = sorted({what for text in texts for what in text.split(", ")})
     words = [f"partly assumed ({len(caveats.assumed)} numbers)"] if caveats.assumed else []
     words += [f"partly extrapolated ({', '.join(beyond)})"] if beyond else []
     pairs = {name for name in plan.grid.columns if name == "pair"}
@@ -189,7 +189,7 @@ def _title(plan: SweepPlan, table: pa.Table) -> str:
     return f"{who}: {'; '.join(words)}" if words else who
 
 
-def _show(plan: SweepPlan, table: pa.Table, quantity: str) -> None:
+def _show(plan: SweepPlan, table: Columns, quantity: str) -> None:
     from ssdsim.planning.views import view_of
     from ssdsim.quantities import label_of
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,20 +25,16 @@ from ssdsim.errors import DomainError
 from ssdsim.evaluate import exact_notes
 from ssdsim.exact import Setting, batch_columns, setting_of
 from ssdsim.planning.plan import SweepPlan
-from ssdsim.planning.results import OK, piece_of_columns, piece_of_rows, piece_schema
+from ssdsim.planning.results import OK, Columns, joined, piece_of_columns, piece_of_rows
 from ssdsim.planning.slot_table import NOT_COVERED, SlotTable
 from ssdsim.planning.stages import Stage, axes_beyond, axes_touching
 from ssdsim.quantities import LABELS
 from ssdsim.scenario import FallbackKind, Mode, Placement, Run, Scenario, Slo, Workload
 from ssdsim.schema import Document, validate
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
-Columns = dict[str, FloatArray]
 
 _FREE = (
     ("name",),
@@ -95,17 +91,14 @@ class _Points(NamedTuple):
         return _Points(*(column[index] for column in self))
 
 
-def exact_piece(plan: SweepPlan, rows: IntArray, long_way: Callable[[SweepPlan, int], Mapping[str, Any]]) -> pa.Table:
+def exact_piece(plan: SweepPlan, rows: IntArray, long_way: Callable[[SweepPlan, int], Mapping[str, Any]]) -> Columns:
     """The answers of the exact method for `rows`; `long_way` computes one row by itself."""
-    import pyarrow as pa
-
-    schema = piece_schema(plan)
     columns, answered = _grid_of(plan).evaluate(rows // len(plan.methods))
-    quick = piece_of_columns({"row": rows[answered], **columns}, int(answered.sum()), schema)
+    quick = piece_of_columns(plan, rows[answered], columns)
     if answered.all():
         return quick
     slow = [long_way(plan, row) for row in rows[~answered].tolist()]
-    return pa.concat_tables([quick, piece_of_rows(slow, schema)])
+    return joined([quick, piece_of_rows(plan, slow)])
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""The table of a sweep's results: one row per point and method.
+"""The table of a sweep's results: one row per point and method, as columns (no Python object per row).
 
 While a sweep runs, workers hand back *pieces*: the row's number, the mode, status, error, notes and the quantities.
 The varied fields, the method and the order follow from the plan, so they are filled in once, at the end.
@@ -7,6 +7,7 @@ The varied fields, the method and the order follow from the plan, so they are fi
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,100 +22,108 @@ from ssdsim.quantities import LABELS
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Columns = dict[str, NDArray[Any]]
+"""Columns of equal length: numbers (NaN where unknown) or objects (None where unknown)."""
+
 OK, INVALID, FAILED = "ok", "invalid", "failed"
 """`invalid`: no valid scenario, or not covered by the method; `failed`: something broke while it was computed."""
 
+_TEXTS = ("mode", "status", "error", "notes", "extrapolated")
 _WITH_BOUNDS = {Method.SIM, Method.REAL}
 """Methods whose quantities come with an interval."""
 
 
-def piece_schema(plan: SweepPlan) -> pa.Schema:
-    """Columns of a piece: every quantity, with its bounds where a method of the plan knows them."""
-    import pyarrow as pa
-
+def quantity_columns(plan: SweepPlan) -> list[str]:
+    """Every quantity, with its bounds where a method of the plan knows them."""
     bounds = ("", "_low", "_high") if _WITH_BOUNDS & set(plan.methods) else ("",)
-    return pa.schema(
-        [
-            ("row", pa.int64()),
-            ("mode", pa.string()),
-            ("status", pa.string()),
-            ("error", pa.string()),
-            ("notes", pa.string()),
-            ("extrapolated", pa.string()),
-            *((name + bound, pa.float64()) for name in LABELS for bound in bounds),
-        ]
-    )
+    return [name + bound for name in LABELS for bound in bounds]
 
 
 def answered(row: int, answer: Answer) -> dict[str, Any]:
-    """The piece of one answered row."""
+    """The values of one answered row."""
     values: dict[str, Any] = {"row": row, "mode": str(answer.mode), "status": OK}
     values["notes"] = "; ".join(note for note in answer.notes if not note.startswith("extrapolated")) or None
     values["extrapolated"] = ", ".join(beyond_limits(answer.scenario)) or None
     for name, quantity in answer.quantities.items():
-        if name in LABELS:
-            values |= {name: quantity.value, f"{name}_low": quantity.low, f"{name}_high": quantity.high}
+        values |= {name: quantity.value, f"{name}_low": quantity.low, f"{name}_high": quantity.high}
     return values
 
 
 def refused(row: int, status: str, error: str) -> dict[str, Any]:
-    """The piece of a row that has no answer."""
+    """The values of a row that has no answer."""
     return {"row": row, "status": status, "error": error}
 
 
-def piece_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """A piece from one mapping per row; what a row leaves out is null."""
-    import pyarrow as pa
-
-    return pa.table({name: [row.get(name) for row in rows] for name in schema.names}, schema=schema)
-
-
-def piece_of_columns(columns: Mapping[str, Any], num_rows: int, schema: pa.Schema) -> pa.Table:
-    """A piece from arrays; an absent column is null, NaN is null."""
-    import pyarrow as pa
-
-    arrays = [
-        pa.array(columns[field.name], type=field.type, from_pandas=True)
-        if field.name in columns
-        else pa.nulls(num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(arrays, schema=schema)
+def piece_of_rows(plan: SweepPlan, rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """A piece from the values of each row; what a row leaves out is unknown."""
+    return piece_of_columns(
+        plan,
+        np.array([row["row"] for row in rows], dtype=np.int64),
+        {name: np.array([row.get(name) for row in rows], dtype=object) for name in _TEXTS}
+        | {name: np.array([row.get(name) for row in rows], dtype=float) for name in quantity_columns(plan)},
+    )
 
 
-def whole_table(plan: SweepPlan, pieces: Sequence[pa.Table]) -> pa.Table:
-    """All pieces in the plan's order, with the varied fields and the method in front."""
-    import pyarrow as pa
+def piece_of_columns(plan: SweepPlan, rows: NDArray[np.int64], columns: Columns) -> Columns:
+    """A piece from whole columns; absent ones are unknown."""
+    texts = {name: columns.get(name, np.full(len(rows), None)) for name in _TEXTS}
+    numbers = {name: columns.get(name, np.full(len(rows), math.nan)) for name in quantity_columns(plan)}
+    return {"row": rows, **texts, **numbers}
 
-    joined = pa.concat_tables(pieces) if pieces else piece_schema(plan).empty_table()
-    rows = joined["row"].to_numpy()
-    if np.any(np.diff(rows) <= 0):  # workers finish in any order
-        _, first = np.unique(rows, return_index=True)
-        joined, rows = joined.take(pa.array(first)), rows[first]
+
+def joined(pieces: Sequence[Columns]) -> Columns:
+    """Pieces of one plan, one after the other."""
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def whole_table(plan: SweepPlan, pieces: Sequence[Columns]) -> Columns:
+    """All pieces in the plan's order, each row once, with the varied fields and the method in front."""
+    together = joined([piece_of_rows(plan, []), *pieces])
+    rows, first = np.unique(together.pop("row"), return_index=True)  # workers finish in any order
     points, methods = np.divmod(rows, len(plan.methods))
-    columns = _varied_columns(plan, points)
-    columns["method"] = pa.array([str(m) for m in plan.methods], pa.string()).take(pa.array(methods))
-    for name in joined.column_names[1:]:
-        columns.setdefault(name, joined[name])
-    return pa.table(columns)
+    steps = plan.grid.steps(points)
+    table = {name: _column(values)[steps[axis]] for name, (axis, values) in plan.grid.columns.items()}
+    table["method"] = np.array([str(method) for method in plan.methods], dtype=object)[methods]
+    for name, column in together.items():
+        table.setdefault(name, column[first])
+    return table
 
 
-def _varied_columns(plan: SweepPlan, points: NDArray[np.int64]) -> dict[str, Any]:
+def plain_rows(table: Columns) -> list[dict[str, Any]]:
+    """The table's rows as plain data, for JSON; what is unknown is None."""
+    lists = {name: column.tolist() for name, column in table.items()}
+    rows = (dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True))
+    return [{name: None if value != value else value for name, value in row.items()} for row in rows]
+
+
+def to_arrow(table: Columns) -> pa.Table:
+    """As an Arrow table; what is unknown is null."""
     import pyarrow as pa
 
-    steps = plan.grid.steps(points)
-    return {
-        name: pa.array(_column_values(values)).take(pa.array(steps[axis]))
-        for name, (axis, values) in plan.grid.columns.items()
-    }
+    return pa.table({name: _to_arrow(column) for name, column in table.items()})
 
 
-def _column_values(values: Sequence[Any]) -> list[Any]:
+def from_arrow(table: pa.Table) -> Columns:
+    """The columns of an Arrow table."""
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def _to_arrow(column: NDArray[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    if column.dtype != object:
+        return pa.array(column, from_pandas=True)
+    values = column.tolist()
+    is_text = all(value is None or isinstance(value, str) for value in values)
+    return pa.array(values, pa.string() if is_text else None)
+
+
+def _column(values: Sequence[Any]) -> NDArray[Any]:
     """Values of one kind: numbers (integers only where all are), truth values or text; all else as JSON text."""
-    known = [value for value in values if value is not None]
-    kinds = {type(value) for value in known}
-    if kinds == {int, float}:
-        return [None if value is None else float(value) for value in values]
-    if len(kinds) == 1 and kinds <= {int, float, bool, str}:
-        return list(values)
-    return [value if isinstance(value, str) or value is None else json.dumps(value, default=str) for value in values]
+    kinds = {type(value) for value in values}
+    if kinds <= {int, float}:
+        return np.array(values)
+    if kinds == {bool}:
+        return np.array(values)
+    texts = [v if isinstance(v, str) or v is None else json.dumps(v, default=str) for v in values]
+    return np.array(texts, dtype=object)

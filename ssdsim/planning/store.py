@@ -11,17 +11,14 @@ import json
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ssdsim.errors import InputError
 from ssdsim.planning.plan import SweepPlan
-from ssdsim.planning.results import piece_schema, whole_table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from ssdsim.planning.results import Columns, from_arrow, joined, plain_rows, to_arrow, whole_table
 
 SUFFIXES = (".parquet", ".csv", ".json")
 
@@ -35,12 +32,12 @@ class Store(Protocol):
     def finished_rows(self) -> NDArray[np.int64]:
         """Rows that need not be computed any more."""
 
-    def append(self, piece: pa.Table) -> None: ...
+    def append(self, piece: Columns) -> None: ...
 
     def flush(self) -> None:
         """Keep what has been appended even if the process ends now."""
 
-    def finish(self) -> pa.Table:
+    def finish(self) -> Columns:
         """The whole table; to be called once all rows are there."""
 
 
@@ -49,18 +46,18 @@ class MemoryStore:
 
     def __init__(self, plan: SweepPlan) -> None:
         self._plan = plan
-        self._pieces: list[pa.Table] = []
+        self._pieces: list[Columns] = []
 
     def finished_rows(self) -> NDArray[np.int64]:
         return np.empty(0, dtype=np.int64)
 
-    def append(self, piece: pa.Table) -> None:
+    def append(self, piece: Columns) -> None:
         self._pieces.append(piece)
 
     def flush(self) -> None:
         """Memory is all there is."""
 
-    def finish(self) -> pa.Table:
+    def finish(self) -> Columns:
         return whole_table(self._plan, self._pieces)
 
 
@@ -76,7 +73,7 @@ class FileStore:
         self._plan, self._out = plan, out
         self._folder = out.with_name(out.name + ".parts")
         self._about = out.with_name(out.name + ".about.json")
-        self._waiting: list[pa.Table] = []
+        self._waiting: list[Columns] = []
         self._flushed_at = time.monotonic()
         self.is_complete = False
         """Whether the finished file of this very sweep is there already."""
@@ -92,32 +89,31 @@ class FileStore:
 
         if self.is_complete:
             return np.arange(self._plan.num_rows)
-        rows = [pq.read_table(part, columns=["row"])["row"].to_numpy() for part in self._parts()]
+        rows = [from_arrow(pq.read_table(part, columns=["row"]))["row"] for part in self._parts()]
         return np.unique(np.concatenate(rows)) if rows else np.empty(0, dtype=np.int64)
 
-    def append(self, piece: pa.Table) -> None:
+    def append(self, piece: Columns) -> None:
         self._waiting.append(piece)
         if time.monotonic() - self._flushed_at >= _FLUSH_AFTER_S:
             self.flush()
 
     def flush(self) -> None:
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         if self._waiting:
             temporary = self._folder / "unfinished"
-            pq.write_table(pa.concat_tables(self._waiting), temporary, compression="none")
+            pq.write_table(to_arrow(joined(self._waiting)), temporary, compression="none")
             temporary.rename(self._folder / f"{self._next_number:06d}.parquet")
             self._next_number += 1
             self._waiting = []
         self._flushed_at = time.monotonic()
 
-    def finish(self) -> pa.Table:
+    def finish(self) -> Columns:
         import pyarrow.parquet as pq
 
         if self.is_complete:
             return read_results(self._out)
-        written = [pq.read_table(part, schema=piece_schema(self._plan)) for part in self._parts()]
+        written = [from_arrow(pq.read_table(part)) for part in self._parts()]
         table = whole_table(self._plan, [*written, *self._waiting])
         write_results(table, self._out, self._plan)
         self._about.write_text(self._description())
@@ -157,24 +153,24 @@ class FileStore:
             return None
 
 
-def write_results(table: pa.Table, out: Path, plan: SweepPlan) -> None:
+def write_results(table: Columns, out: Path, plan: SweepPlan) -> None:
     """Write the whole table by the suffix of `out`, completely or not at all."""
     temporary = out.with_name(f".{out.name}.unfinished")
     if out.suffix == ".parquet":
         import pyarrow.parquet as pq
 
-        pq.write_table(table, temporary)
+        pq.write_table(to_arrow(table), temporary)
     elif out.suffix == ".csv":
         import pyarrow.csv
 
-        pyarrow.csv.write_csv(table, temporary)
+        pyarrow.csv.write_csv(to_arrow(table), temporary)
     else:
-        document = {"about": plan.about(), "rows": table.to_pylist()}
+        document = {"about": plan.about(), "rows": plain_rows(table)}
         temporary.write_text(json.dumps(document, default=str) + "\n")
     temporary.rename(out)
 
 
-def read_results(path: Path) -> pa.Table:
+def read_results(path: Path) -> Columns:
     """The table in a finished results file; raises `InputError` where it cannot be read."""
     import pyarrow as pa
 
@@ -182,11 +178,11 @@ def read_results(path: Path) -> pa.Table:
         if path.suffix == ".parquet":
             import pyarrow.parquet as pq
 
-            return pq.read_table(path)
+            return from_arrow(pq.read_table(path))
         if path.suffix == ".csv":
             import pyarrow.csv
 
-            return pyarrow.csv.read_csv(path)
-        return pa.Table.from_pylist(json.loads(path.read_text())["rows"])
+            return from_arrow(pyarrow.csv.read_csv(path))
+        return from_arrow(pa.Table.from_pylist(json.loads(path.read_text())["rows"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a sweep's results: {error}") from None

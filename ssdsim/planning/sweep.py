@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,9 @@ from ssdsim.evaluate import Method, compare, evaluate
 from ssdsim.planning.blocks import exact_piece
 from ssdsim.planning.engines import Engine
 from ssdsim.planning.plan import SweepPlan
-from ssdsim.planning.results import FAILED, INVALID, answered, piece_of_rows, piece_schema, refused
+from ssdsim.planning.results import FAILED, INVALID, Columns, answered, piece_of_rows, refused
 from ssdsim.planning.store import Store
 from ssdsim.scenario import Mode
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 IntArray = NDArray[np.int64]
 
@@ -40,7 +37,7 @@ _TASKS_PER_WORKER = 3
 
 def run_sweep(
     plan: SweepPlan, store: Store, engine: Engine, on_progress: Callable[[int], None] = lambda _: None
-) -> pa.Table:
+) -> Columns:
     """Compute what `store` does not have yet and return the whole table.
 
     `on_progress` is told how many rows have just been finished. When it is interrupted (KeyboardInterrupt), all that
@@ -76,7 +73,7 @@ def useful_workers(plan: SweepPlan, wished: int | None) -> int | None:
 def _keep(future: Future[Any], store: Store, on_progress: Callable[[int], None]) -> None:
     piece = future.result()
     store.append(piece)
-    on_progress(piece.num_rows)
+    on_progress(len(piece["row"]))
 
 
 def _tasks(plan: SweepPlan, finished: IntArray) -> Iterator[tuple[Method, IntArray]]:
@@ -89,11 +86,11 @@ def _tasks(plan: SweepPlan, finished: IntArray) -> Iterator[tuple[Method, IntArr
             yield method, rows[start : start + size]
 
 
-def _compute(plan: SweepPlan, method: Method, rows: IntArray) -> pa.Table:
+def _compute(plan: SweepPlan, method: Method, rows: IntArray) -> Columns:
     """The piece of one task."""
     if method is Method.EXACT:
         return exact_piece(plan, rows, compute_row)
-    return piece_of_rows([compute_row(plan, row) for row in rows.tolist()], piece_schema(plan))
+    return piece_of_rows(plan, [compute_row(plan, row) for row in rows.tolist()])
 
 
 def compute_row(plan: SweepPlan, row: int) -> dict[str, Any]:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ssdsim.planning.grid import Axis
 from ssdsim.planning.plan import SweepPlan
+from ssdsim.planning.results import Columns
 from ssdsim.plotting.sweep import Line, View, is_numeric
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _FIELD_NAMES = {
     "num_speculative_tokens": "lookahead",
@@ -33,13 +30,10 @@ _MAX_LINES = 9
 """With more lines than this, each mode keeps the best of its lines at every x."""
 
 
-def view_of(plan: SweepPlan, table: pa.Table, quantity: str) -> View:
+def view_of(plan: SweepPlan, table: Columns, quantity: str) -> View:
     """Lay out the whole table of `plan`."""
-    values = np.full(plan.num_rows, np.nan)
-    column = table[quantity].to_numpy(zero_copy_only=False).astype(float)
-    values[: len(column)] = column
     axes = plan.grid.axes
-    cube = values.reshape([*(len(axis) for axis in axes), len(plan.methods)])
+    cube = table[quantity].reshape([*(len(axis) for axis in axes), len(plan.methods)])
     x, panel = _chosen_axes(axes)
     rest = [i for i in range(len(axes)) if i not in (x, panel)]
     cube = np.transpose(
