@@ -1,0 +1,234 @@
+"""Generate with a real pair: on this machine, or over the ranks of a torchrun.
+
+    python -m executor --set mode=ssd --prompt "def fibonacci(n):"
+    torchrun --nproc-per-node 5 -m executor --target DIR --draft DIR --prompts prompts.jsonl
+
+Scenario fields (`--set`, or a scenario file) say how: mode, drafting, workload.batch_size,
+workload.temperature and run.seed. The prompts are the workload. One JSON document on stdout; messages on stderr.
+Exit code 0 done, 2 bad input, 70 a run that broke, 130 interrupted: those of `ssdsim`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from executor.transport import Transport
+from ssdsim.errors import InputError, SsdsimError
+
+if TYPE_CHECKING:
+    from executor.config import EngineConfig, Request
+    from executor.roles import ModelPair
+    from executor.session import Arrangement, Session
+
+EXIT_BAD_INPUT, EXIT_BROKEN, EXIT_INTERRUPTED = 2, 70, 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What the command line asks for."""
+
+    pair: ModelPair
+    config: EngineConfig
+    arrangement: Arrangement
+    requests: list[Request]
+    decode: Callable[[Sequence[int]], str] | None
+    """From tokens to text; None where the model has no tokenizer."""
+    records: Path | None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; every failure is one message and an exit code."""
+    logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
+    try:
+        return _dispatch(_parser().parse_args(argv))
+    except InputError as error:
+        return _complain(error, EXIT_BAD_INPUT)
+    except SsdsimError as error:
+        return _complain(error, EXIT_BROKEN)
+    except KeyboardInterrupt:
+        return _complain("interrupted", EXIT_INTERRUPTED)
+
+
+def _complain(error: object, code: int) -> int:
+    sys.stderr.write(f"error: {error}\n")
+    return code
+
+
+def _dispatch(arguments: argparse.Namespace) -> int:
+    from executor import torchrun
+
+    if torchrun.under_torchrun():
+        return _run_rank(arguments)
+    from executor.session import open_engine
+
+    job = _job(arguments)
+    with open_engine(job.config, job.pair, job.arrangement) as session:
+        _generate(job, session)
+    return 0
+
+
+def _run_rank(arguments: argparse.Namespace) -> int:
+    from executor import torchrun
+
+    with torchrun.join() as ranks:
+        try:
+            job = ranks.agree(lambda: _job(arguments))
+            num_threads = job.arrangement.num_threads
+            torchrun.serve(ranks, job.config, job.pair, lambda s: _generate(job, s), num_threads)
+        except torchrun.FailedElsewhere as failure:
+            return EXIT_BAD_INPUT if failure.bad_input else EXIT_BROKEN
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m executor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("scenario", nargs="?", type=Path, help="a scenario file (.yaml, .toml, .json)")
+    add("--set", action="append", default=[], metavar="PATH=VALUE", help="override a scenario field")
+    add("--pair", default="tiny", help="a built-in pair (default: tiny)")
+    add("--target", help="directory, hub id or .gguf file of the target, instead of a built-in pair")
+    add("--draft", help="the draft that goes with --target")
+    add("--dtype", default="float32", help="float32 (exact), bfloat16 or float16")
+    add("--device", default="cpu", help="of both roles; under torchrun each rank has its own")
+    add("--prompt", action="append", default=[], help="a text to continue; may be repeated")
+    add("--prompt-ids", action="append", default=[], metavar="1,2,3", help="a prompt as token ids")
+    add("--prompts", type=Path, help="a JSON-lines file with a field `prompt`")
+    add("--max-tokens", type=int, default=64, help="tokens to generate per prompt (default 64)")
+    add("--context", type=int, help="longest prompt and output together (default: what is needed)")
+    add("--ignore-eos", action="store_true", help="go on behind the end-of-text token")
+    add("--transport", choices=[str(t) for t in Transport if t is not Transport.DISTRIBUTED])
+    add("--threads", type=int, default=1, help="threads of each role (default 1)")
+    add("--no-pin", action="store_true", help="leave the roles' cores to the scheduler")
+    add("--replace-lost", action="store_true", help="start a new speculator if one is lost")
+    add("--records", type=Path, metavar="DIR", help="write the records of the run there")
+    return parser
+
+
+def _job(arguments: argparse.Namespace) -> Job:
+    from executor.config import EngineConfig
+    from executor.models import vocab_size
+    from executor.session import Arrangement
+    from ssdsim.scenario_files import load_scenario
+
+    scenario = load_scenario(arguments.scenario, overrides=arguments.set)
+    workload = scenario.workload
+    pair, tokenizer = _pair(arguments)
+    requests = _requests(arguments, tokenizer, workload.temperature, scenario.run.seed)
+    needed = max(len(request.prompt) + request.max_tokens for request in requests)
+    config = EngineConfig(
+        mode=scenario.mode,
+        batch_size=workload.batch_size,
+        max_context_tokens=needed if arguments.context is None else arguments.context,
+        vocab_size=vocab_size(pair.target),
+        drafting=scenario.drafting,
+        sampled=workload.temperature > 0,
+    )
+    transport = None if arguments.transport is None else Transport(arguments.transport)
+    return Job(
+        pair=pair,
+        config=config,
+        arrangement=Arrangement(
+            transport=transport,
+            num_threads=arguments.threads,
+            pin=not arguments.no_pin,
+            replace_lost=arguments.replace_lost,
+        ),
+        requests=requests,
+        decode=None if tokenizer is None else tokenizer.decode,
+        records=arguments.records,
+    )
+
+
+def _pair(arguments: argparse.Namespace) -> tuple[ModelPair, Any]:
+    """The models, and the tokenizer where there is one."""
+    from executor.models import load_tokenizer
+    from executor.pairs import pair_paths
+    from executor.roles import ModelPair
+
+    if arguments.target is None:
+        paths = pair_paths(arguments.pair)
+        target, draft, beside = str(paths.target), str(paths.draft), str(paths.tokenizer)
+    else:
+        target = beside = arguments.target
+        draft = arguments.draft
+    pair = ModelPair(
+        target=target,
+        draft=draft,
+        dtype=arguments.dtype,
+        target_device=arguments.device,
+        draft_device=arguments.device,
+    )
+    needs_text = bool(arguments.prompt or arguments.prompts or not arguments.prompt_ids)
+    return pair, load_tokenizer(beside) if needs_text else None
+
+
+def _requests(arguments: argparse.Namespace, tokenizer: Any, temperature: float, seed: int) -> list[Request]:
+    from executor.config import Request
+    from executor.pairs.prompts import read_prompts
+
+    prompts = [_token_ids(text) for text in arguments.prompt_ids]
+    texts = list(arguments.prompt)
+    if arguments.prompts is not None or not (texts or prompts):
+        texts += [p.prompt for p in (read_prompts(arguments.prompts) if arguments.prompts else read_prompts())]
+    prompts += [tokenizer(text)["input_ids"] for text in texts]
+    return [
+        Request(
+            prompt=prompt,
+            max_tokens=arguments.max_tokens,
+            temperature=temperature,
+            seed=seed + index,
+            ignore_eos=arguments.ignore_eos,
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def _token_ids(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--prompt-ids {text}: write token ids with commas, such as 1,2,3") from error
+
+
+def _generate(job: Job, session: Session) -> None:
+    """Run the requests; print outputs and speed, write the records."""
+    from dataclasses import replace
+
+    stops = frozenset(session.target.eos_token_ids)
+    requests = [replace(request, stop_tokens=stops) for request in job.requests]
+    began = perf_counter()
+    generation = session.engine.generate(requests, session.about)
+    elapsed_s = perf_counter() - began
+    outputs = [
+        {
+            "tokens": list(output.tokens),
+            "text": None if job.decode is None else job.decode(output.tokens),
+            "finish_reason": output.finish_reason.name.lower(),
+            "accepted_lengths": list(output.accepted_lengths),
+        }
+        for output in generation.outputs
+    ]
+    num_tokens = sum(len(output.tokens) for output in generation.outputs)
+    document = {
+        "outputs": outputs,
+        "about": session.about,
+        "tokens_per_s": num_tokens / elapsed_s,
+        "elapsed_s": elapsed_s,
+    }
+    if job.records is not None:
+        generation.records.write(job.records)
+    sys.stdout.write(json.dumps(document) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
