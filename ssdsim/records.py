@@ -5,8 +5,9 @@
 - `REQUEST_COLUMNS`: one row per finished request
 
 Tables are columnar: no Python object per row. Round t begins when the speculator answers the outcomes of round t-1:
-`num_hits`, `num_misses` and an outcome row's `source` tell how the round's speculations came about; its `lookup` tells
-how the look-up of the outcome reached IN that round ended (`final` where the request ended and nothing was looked up).
+`num_hits`, `num_misses` and an outcome row's `source` tell how the round's speculations came about; its `lookup`
+tells how the look-up of the outcome reached IN that round ended (`final` where the request ended and nothing was
+looked up).
 """
 
 from __future__ import annotations
@@ -90,6 +91,15 @@ ROUND_COLUMNS: dict[str, DTypeLike] = {
     "verifier_wait_s": np.float64,
     "speculator_wait_s": np.float64,
 }
+"""A round lasts from its look-up to the next round's:
+
+    round_s = lookup_s + fallback_s + window_s + build_wait_s + host_s,  window_s = reply + verify + accept + outcome
+
+where `build_wait_s` (no column) is what a late build adds. `fallback_s` is all drafting that the verifier waits for:
+SSD's misses and first rounds, SD's whole drafting. `glue_s`, `tree_s` and `store_s` run beside the window.
+`verifier_wait_s` lasts from the start of the round until the reply leaves, so a round's tokens are out at start_s +
+verifier_wait_s + reply_s + verify_s + accept_s; `speculator_wait_s` is how long a finished build waits for the
+outcomes. AR and SD have no reply, no look-up and no build."""
 
 OUTCOME_COLUMNS: dict[str, DTypeLike] = {
     "round": np.int64,
@@ -102,8 +112,8 @@ OUTCOME_COLUMNS: dict[str, DTypeLike] = {
     "fan_out_here": np.int16,
     "bonus_rank": np.int32,
 }
-"""`bonus_rank` is the bonus token's rank among the candidates of its position (the rejected token not counted),
--1 where it is not known; `fan_out_here` how many candidates were cached there."""
+"""`bonus_rank` is the bonus token's rank among the candidates of its position (1 the best, the rejected token not
+counted), so that a hit takes a fan-out of at least that; -1 where it is not known; `fan_out_here` how many candidates were cached there."""
 
 REQUEST_COLUMNS: dict[str, DTypeLike] = {
     "request_id": np.int64,
@@ -147,17 +157,22 @@ class ColumnBuffer:
             raise ValueError(f"columns differ from the table's: {missing}")
         end = self._size + count
         if end > self._capacity:
-            self._grow(end)
+            self._grow(max(end, 2 * self._capacity))
         for name, column in values.items():
             self._columns[name][self._size : end] = column
         self._size = end
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for `capacity` rows, so that extending up to there copies nothing."""
+        if capacity > self._capacity:
+            self._grow(capacity)
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Views of the filled part of every column."""
         return {name: column[: self._size] for name, column in self._columns.items()}
 
-    def _grow(self, needed: int) -> None:
-        self._capacity = max(needed, 2 * self._capacity)
+    def _grow(self, capacity: int) -> None:
+        self._capacity = capacity
         for name, column in self._columns.items():
             larger = np.empty(self._capacity, dtype=column.dtype)
             larger[: self._size] = column[: self._size]

@@ -19,6 +19,9 @@ class RoundPlan(NamedTuple):
     window_s: float
     """From the reply's leaving to the outcomes' arrival."""
     build_s: float
+    """Building the next cache beside the verification."""
+    unbuilt_s: float
+    """What is left of a build that the outcomes interrupted; the next round's hits wait for it."""
     host_s: float
     has_hits: bool
     """Whether any row is answered from the cache."""

@@ -27,7 +27,7 @@ from ssdsim.sim.round_times import RoundTimes, TimedRounds
 from ssdsim.sim.rounds import Answer, RoundBlock, Rounds
 from ssdsim.sim.rows import RowLaws
 from ssdsim.sim.sinks import AllRows, Sink
-from ssdsim.sim.speculator import Speculator, late_build_of
+from ssdsim.sim.speculator import Speculator
 from ssdsim.sim.stepped import OutcomeSource, RandomOutcomes, ReplayedOutcomes, Stepped
 from ssdsim.sim.streams import Streams
 
@@ -50,14 +50,19 @@ class SimResult:
 
 def simulate(scenario: Scenario, *, sink: Sink | None = None, progress: Progress | None = None) -> SimResult:
     """Simulate `scenario` and return its records; the same seed gives the same run, whatever `sink` keeps."""
+    sink = sink or AllRows()
     streams = Streams(scenario.run.seed)
     point = resolve(scenario)
     laws, times = RowLaws(point), RoundTimes(scenario, streams)
     env, clock = simpy.Environment(), Clock()
     about = _about(scenario)
     records = Records(about)
-    recorder = Recorder(records, sink or AllRows(), laws, clock, Window.from_scenario(about["scenario"]))
-    speculator = Speculator(env, clock, late_build_of(scenario.drafting.on_late, env, clock))
+    recorder = Recorder(records, sink, laws, clock, Window.from_scenario(about["scenario"]))
+    if scenario.workload.output_tokens is None and sink.keeps_all:
+        num_rounds = scenario.run.warmup_rounds + scenario.run.num_rounds
+        records.rounds.reserve(num_rounds)
+        records.outcomes.reserve(num_rounds * scenario.workload.batch_size)
+    speculator = Speculator(env, clock)
     rounds = _rounds_of(point, laws, times, streams)
     env.run(env.process(speculator.run(_plans(rounds, times, clock, recorder, progress))))
     return SimResult(records, recorder.tally)
@@ -81,12 +86,12 @@ def plans_of(block: RoundBlock, timed: TimedRounds) -> Iterator[RoundPlan]:
     terms = timed.terms
     columns: Sequence[NDArray[Any]]
     if block.runs is None:
-        hits = block.rows.num_hits > 0
-        columns = (terms.lookup_s, terms.fallback_s, terms.window_s, terms.build_s, terms.host_s, hits)
+        build_s, hits = terms.build_s - timed.unbuilt_s, block.rows.num_hits > 0
+        columns = (terms.lookup_s, terms.fallback_s, terms.window_s, build_s, timed.unbuilt_s, terms.host_s, hits)
     else:
         run_s = np.add.reduceat(terms.window_s + terms.host_s, block.runs)
         nothing = np.zeros(len(run_s))
-        columns = (nothing, nothing, run_s, nothing, nothing, nothing)
+        columns = (nothing, nothing, run_s, nothing, nothing, nothing, nothing)
     return map(RoundPlan._make, zip(*(column.tolist() for column in columns), strict=True))
 
 

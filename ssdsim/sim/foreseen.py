@@ -8,6 +8,7 @@ through them is a prefix composition of two-state maps. So a stretch of rounds c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,10 @@ from ssdsim.sim.rows import DRAFTED, KIND_AFTER, SOURCE_AFTER, RowLaws
 from ssdsim.sim.streams import ROUNDS_PER_TILE, Stream, Streams
 
 _ENTRIES_AT_ONCE = 1 << 15
+_ROUNDS_AT_ONCE = 1 << 12
 _REQUESTS_AT_ONCE = 512
+_LOOKUP = np.array([Lookup.HIT, Lookup.MISS], np.int8)
+"""By whether the row misses."""
 
 
 class Foreseen:
@@ -51,7 +55,7 @@ class Foreseen:
         """Every slot keeps its request."""
         batch_size = self._workload.batch_size
         end = self._run.warmup_rounds + self._run.num_rounds
-        width = max(1, _ENTRIES_AT_ONCE // (batch_size * ROUNDS_PER_TILE)) * ROUNDS_PER_TILE
+        width = max(ROUNDS_PER_TILE, min(_ROUNDS_AT_ONCE, _ENTRIES_AT_ONCE // batch_size))
         rows = self._rows(0, batch_size)
         for first_round in range(0, end, width):
             num_rounds = min(width, end - first_round)
@@ -84,7 +88,8 @@ class Foreseen:
 
     def _block(self, first_round: int, goes_on: BoolArray, counts: RowCounts, history: RowHistory) -> RoundBlock:
         fallback = np.where(counts.num_misses > 0, self._answer, Fallback.NOT_NEEDED).astype(np.int8)
-        return SpeculativeBlock(first_round, counts, fallback, goes_on, history, self._laws)
+        endless = self._requests.endless
+        return SpeculativeBlock(first_round, counts, fallback, goes_on, history, self._laws, endless)
 
     def _goes_on(self, counts: RowCounts, is_last: bool) -> BoolArray:
         """A static batch ends when all its rows end; a closed one with its last request."""
@@ -124,7 +129,7 @@ class _Rows:
     ) -> None:
         self._laws, self._streams = laws, streams
         self._kinds = (DRAFTED, KIND_AFTER[answer]) if laws.looks_up else (DRAFTED, DRAFTED)
-        self._sources = _sources(laws.mode, answer)
+        self._kind_of, self._source_of = (np.array(of, np.int8) for of in (self._kinds, _sources(laws.mode, answer)))
         self._age = 0
         self._ids, self._luck = ids, luck
         self._context, self._left = prompt_tokens, output_tokens
@@ -139,30 +144,28 @@ class _Rows:
         return concatenate(parts)
 
     def play(self, num_rounds: int) -> RowHistory:
-        """The next `num_rounds` rounds of every request that has not ended; `round` and `slot` are left to fill."""
+        """The next `num_rounds` rounds of every request that has not ended; `round` and `slot` are to fill in."""
         accepted_if, misses_if = self._outcomes(num_rounds)  # by state, [2][requests, rounds]
         missed_after = compose(self._missed, *misses_if)
         missed = np.concatenate([self._missed[:, None], missed_after[:, :-1]], axis=1)
         accepted = np.where(missed, accepted_if[1], accepted_if[0])
         produced = np.cumsum(accepted + 1, axis=1, dtype=np.int64)
-        before = produced - accepted - 1
-        played = before < self._left[:, None]
-        ends = played & (produced >= self._left[:, None])
-        ages = np.broadcast_to(self._age + np.arange(num_rounds), played.shape)[played]
-        state = missed[played].astype(np.int8)
-        rows = np.broadcast_to(np.arange(len(self._ids))[:, None], played.shape)[played]
+        row, column, place = _by_age(produced - accepted <= self._left[:, None])  # the rounds that are played
+        accepted, after, state = (table.ravel()[place] for table in (accepted, produced, missed.view(np.int8)))
+        left = self._left[row] - after  # negative where the last round overshoots
+        age = self._age + column
         history = RowHistory(
-            round=ages,
-            request_id=self._ids[rows],
-            slot=rows,
-            age=ages,
-            kind=np.array(self._kinds, np.int8)[state],
-            source=self._source(state, ages),
-            lookup=self._lookup(missed_after[played], ends[played]),
-            num_accepted=accepted[played],
-            num_emitted=np.minimum(accepted[played] + 1, (self._left[:, None] - before)[played]),
-            context_tokens=(self._context[:, None] + before)[played],
-            bonus_rank=np.full(len(ages), -1, np.int32),
+            round=age,
+            request_id=self._ids[row],
+            slot=row,
+            age=age,
+            kind=self._kind_of[state],
+            source=self._source(state, age),
+            lookup=self._lookup(missed_after.ravel()[place], left <= 0),
+            num_accepted=accepted,
+            num_emitted=accepted + 1 + np.minimum(left, 0),
+            context_tokens=self._context[row] + after - accepted - 1,
+            bonus_rank=np.full(len(age), -1, np.int32),
         )
         self._go_on(produced[:, -1], missed_after[:, -1], num_rounds)
         return history
@@ -183,20 +186,39 @@ class _Rows:
         return accepted_if, misses_if
 
     def _source(self, state: NDArray[np.int8], ages: IntArray) -> NDArray[np.int8]:
-        source = np.array(self._sources, np.int8)[state]
-        if self._laws.looks_up:
+        source = self._source_of[state]
+        if self._laws.looks_up and self._age == 0:
             source[(ages == 0) & (state == 0)] = Source.FIRST
         return source
 
     def _lookup(self, missed_after: BoolArray, ends: BoolArray) -> NDArray[np.int8]:
-        outcome = np.where(missed_after, Lookup.MISS, Lookup.HIT) if self._laws.looks_up else Lookup.NOT_MADE
-        return np.where(ends, Lookup.FINAL, outcome).astype(np.int8)
+        lookup = (
+            _LOOKUP[missed_after.view(np.int8)]
+            if self._laws.looks_up
+            else np.full(len(ends), Lookup.NOT_MADE, np.int8)
+        )
+        lookup[ends] = Lookup.FINAL
+        return lookup
 
     def _go_on(self, produced: IntArray, missed: BoolArray, num_rounds: int) -> None:
         going = produced < self._left
         self._age += num_rounds
         self._ids, self._luck, self._missed = self._ids[going], self._luck[going], missed[going]
         self._context, self._left = (self._context + produced)[going], (self._left - produced)[going]
+
+
+def _by_age(played: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
+    """(row, column, flat index) of the entries of the mask, first all first rounds, then all second ones."""
+    if played.all():
+        return _all_by_age(*played.shape)
+    column, row = np.nonzero(played.T)
+    return row, column, row * played.shape[1] + column
+
+
+@lru_cache(maxsize=4)
+def _all_by_age(num_rows: int, num_columns: int) -> tuple[IntArray, IntArray, IntArray]:
+    column, row = np.divmod(np.arange(num_rows * num_columns), num_rows)
+    return row, column, row * num_columns + column
 
 
 def num_accepted(luck: FloatArray, survival: FloatArray) -> NDArray[np.int16]:

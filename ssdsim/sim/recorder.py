@@ -41,10 +41,9 @@ class Recorder:
     def _rounds(self, block: RoundBlock, timed: TimedRounds) -> Columns:
         rows, clock = block.rows, self._clock
         start_s = self._starts(block, timed)
-        if block.runs is None:
-            verifier_wait_s, speculator_wait_s = np.array(clock.launches) - start_s, np.array(clock.idle)
-        else:
-            verifier_wait_s = speculator_wait_s = np.zeros(len(block))
+        nothing = np.zeros(len(block))
+        verifier_wait_s = np.array(clock.launches) - start_s if block.runs is None else nothing
+        speculator_wait_s = np.array(clock.idle) if self._laws.looks_up else nothing
         return {
             "round": np.arange(block.first_round, block.first_round + len(block)),
             "start_s": start_s,

@@ -13,42 +13,19 @@ from numpy.typing import NDArray
 
 from ssdsim.records import Fallback
 from ssdsim.scenario import Mode, Scenario
-from ssdsim.sim.rounds import BoolArray, FloatArray, IntArray, RoundBlock, RowCounts
+from ssdsim.sim.late_builds import RoundTerms, settle_late_builds
+from ssdsim.sim.rounds import FloatArray, IntArray, RoundBlock, RowCounts
 from ssdsim.sim.streams import Stream, Streams
-
-
-class RoundTerms(NamedTuple):
-    """Seconds of each phase, [rounds]; the names are those of the round table."""
-
-    lookup_s: FloatArray
-    fallback_s: FloatArray
-    """Drafting that the verifier waits for: SSD's misses and first rounds, all of SD's drafting."""
-    reply_s: FloatArray
-    verify_s: FloatArray
-    accept_s: FloatArray
-    outcome_s: FloatArray
-    glue_s: FloatArray
-    tree_s: FloatArray
-    store_s: FloatArray
-    host_s: FloatArray
-
-    @property
-    def window_s(self) -> FloatArray:
-        """From the reply's leaving to the outcomes' arrival."""
-        return self.reply_s + self.verify_s + self.accept_s + self.outcome_s
-
-    @property
-    def build_s(self) -> FloatArray:
-        """Building the next cache."""
-        return self.glue_s + self.tree_s + self.store_s
 
 
 class TimedRounds(NamedTuple):
     """A block's rounds in seconds."""
 
-    terms: RoundTerms
     query_tokens: IntArray
     """Of each verification."""
+    terms: RoundTerms
+    unbuilt_s: FloatArray
+    """Part of the build that is left when the outcomes interrupt it."""
     num_ready: IntArray
     """Tokens per chain that the next round's hits find: the lookahead, or less where a late build was truncated."""
 
@@ -67,12 +44,7 @@ class RoundTimes:
         """Every phase of the block's rounds."""
         query_tokens = self._query_tokens(block.rows)
         terms = self._jittered(self._mean_terms(block.rows, block.fallback, query_tokens), block.first_round)
-        num_ready = np.full(len(block), self._lookahead)
-        cut = (terms.build_s > terms.window_s) & ~block.goes_on
-        if self._drafting.on_late == "truncate":
-            cut = terms.build_s > terms.window_s
-            num_ready = np.where(cut, self._steps_done(terms), num_ready)
-        return TimedRounds(_cut_at_window(terms, cut) if cut.any() else terms, query_tokens, num_ready)
+        return TimedRounds(query_tokens, *settle_late_builds(terms, block.goes_on, self._drafting))
 
     def _query_tokens(self, rows: RowCounts) -> IntArray:
         if self._mode is Mode.SSD and self._drafting.padded_verify:
@@ -144,18 +116,3 @@ class RoundTimes:
             if cv
         }
         return terms._replace(**noisy)
-
-    def _steps_done(self, terms: RoundTerms) -> IntArray:
-        """Tree steps that are done when the outcomes arrive."""
-        step_s = terms.tree_s / max(self._lookahead, 1)
-        steps = np.full(len(step_s), float(self._lookahead))
-        np.divide(terms.window_s - terms.glue_s, step_s, out=steps, where=step_s > 0)
-        done: IntArray = np.clip(np.floor(steps), 0, self._lookahead).astype(np.int64)
-        return done
-
-
-def _cut_at_window(terms: RoundTerms, cut: BoolArray) -> RoundTerms:
-    """Builds at `cut` stop when the outcomes arrive; nothing of them is stored."""
-    glue_s = np.where(cut, np.minimum(terms.glue_s, terms.window_s), terms.glue_s)
-    tree_s = np.where(cut, np.minimum(terms.tree_s, terms.window_s - glue_s), terms.tree_s)
-    return terms._replace(glue_s=glue_s, tree_s=tree_s, store_s=np.where(cut, 0.0, terms.store_s))

@@ -23,8 +23,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-MISSED = np.isin(np.arange(len(Source)), (Source.JIT, Source.NGRAM, Source.NONE, Source.RANDOM))
-"""Whether a row of this source had missed."""
+MISSED = np.isin(np.arange(len(Source)), (Source.JIT, Source.NGRAM, Source.NONE, Source.RANDOM)).astype(np.int64)
+"""1 where a row of this source had missed."""
 
 
 class RowHistory(NamedTuple):
@@ -129,15 +129,20 @@ class SpeculativeBlock:
     fallback: NDArray[np.int8]
     goes_on: BoolArray
     entries: RowHistory
-    """In any order."""
+    """In any order; by round and slot where requests never end."""
     laws: RowLaws
-    runs: IntArray | None = None
+    endless: bool = False
+    """Whether requests never end, so that nothing about them needs to be kept."""
+
+    runs = None
 
     def __len__(self) -> int:
         return len(self.goes_on)
 
     def history(self) -> RowHistory:
         entries = self.entries
+        if self.endless:
+            return entries
         key = entries.round * (int(entries.slot.max()) + 1) + entries.slot
         if np.all(np.diff(key) > 0):
             return entries
@@ -151,27 +156,31 @@ class SpeculativeBlock:
         return outcome_histogram(entries.source, entries.lookup, proposed, entries.num_accepted)
 
     def requests(self) -> RequestEvents:
+        if self.endless:
+            nobody = np.zeros(0, np.int64)
+            return RequestEvents(nobody, nobody, nobody, nobody, nobody, nobody, {})
         entries, index = self.entries, self.entries.round - self.first_round
         first = np.flatnonzero(entries.age == 0)
         final = np.flatnonzero(entries.lookup == Lookup.FINAL)
         lowest = int(entries.request_id.min())
         place = entries.request_id - lowest
-        amounts: dict[str, NDArray[Any] | None] = {
-            "output_tokens": entries.num_emitted,
-            "num_rounds": None,
-            "num_hits": entries.source == Source.HIT,
-            "num_misses": MISSED[entries.source],
-            "num_proposed": self.laws.num_proposed[entries.kind],
-            "num_accepted": entries.num_accepted,
+        size = int(place.max()) + 1
+        sources, kinds = _by_source_and_kind(place, entries, len(self.laws.kinds), size)
+        counts = {
+            "output_tokens": _sums(place, entries.num_emitted),
+            "num_rounds": sources.sum(axis=1),
+            "num_hits": sources[:, Source.HIT],
+            "num_misses": sources @ MISSED,
+            "num_proposed": kinds @ self.laws.num_proposed,
+            "num_accepted": _sums(place, entries.num_accepted),
         }
-        counts = {name: np.bincount(place, weights).astype(np.int64) for name, weights in amounts.items()}
         return RequestEvents(
             admitted=entries.request_id[first],
             admitted_round=index[first],
             prompt_tokens=entries.context_tokens[first],
             ended=entries.request_id[final],
             ended_round=index[final],
-            seen=lowest + np.arange(len(counts["num_rounds"])),
+            seen=lowest + np.arange(size),
             counts=counts,
         )
 
@@ -186,25 +195,30 @@ class Rounds(Protocol):
 def count_rows(history: RowHistory, laws: RowLaws, first_round: int, num_rounds: int) -> RowCounts:
     """Sum the entries of rounds first_round .. first_round + num_rounds - 1."""
     index = history.round - first_round
-
-    def total(weights: NDArray[Any] | None = None) -> IntArray:
-        return np.bincount(index, weights, num_rounds).astype(np.int64)
-
-    def count(chosen: BoolArray) -> IntArray:
-        return np.bincount(index[chosen], minlength=num_rounds)
-
-    batch_size = total()
+    sources, kinds = _by_source_and_kind(index, history, len(laws.kinds), num_rounds)
+    batch_size = sources.sum(axis=1)
     return RowCounts(
         batch_size=batch_size,
-        num_hits=count(history.source == Source.HIT),
-        num_misses=count(MISSED[history.source]),
-        num_first=count(history.source == Source.FIRST),
-        num_final=count(history.lookup == Lookup.FINAL),
-        num_proposed=total(laws.num_proposed[history.kind]),
-        num_emitted=total(history.num_emitted),
-        num_branches=total(laws.num_branches[history.kind]),
+        num_hits=sources[:, Source.HIT],
+        num_misses=sources @ MISSED,
+        num_first=sources[:, Source.FIRST],
+        num_final=np.bincount(index[history.lookup == Lookup.FINAL], minlength=num_rounds),
+        num_proposed=kinds @ laws.num_proposed,
+        num_emitted=_sums(index, history.num_emitted, num_rounds),
+        num_branches=kinds @ laws.num_branches,
         context_tokens=np.bincount(index, history.context_tokens, num_rounds) / batch_size,
     )
+
+
+def _by_source_and_kind(index: IntArray, history: RowHistory, num_kinds: int, size: int) -> tuple[IntArray, IntArray]:
+    """Entries at each index by source [size, sources] and by row kind [size, kinds]."""
+    sources = np.bincount(index * len(Source) + history.source, minlength=size * len(Source))
+    kinds = np.bincount(index * num_kinds + history.kind, minlength=size * num_kinds)
+    return sources.reshape(size, -1), kinds.reshape(size, -1)
+
+
+def _sums(index: IntArray, amounts: NDArray[Any], size: int = 0) -> IntArray:
+    return np.bincount(index, amounts, size).astype(np.int64)
 
 
 class Answer:

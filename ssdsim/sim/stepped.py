@@ -106,8 +106,8 @@ class ReplayedOutcomes:
         can_accept = self._can_accept[kinds]
         accepted = np.minimum(self._agreements[place], can_accept)
         rejected = accepted < can_accept
-        rank = self._ranks[place + accepted] - rejected  # the rejected token is no candidate
-        return Outcomes(accepted, rank < self._laws.fan_out[kinds, accepted], rank)
+        rank = self._ranks[place + accepted] + 1 - rejected  # the rejected token is no candidate
+        return Outcomes(accepted, rank <= self._laws.fan_out[kinds, accepted], rank)
 
 
 def _zeros_ahead(ranks: IntArray) -> IntArray:
@@ -242,4 +242,6 @@ class Stepped:
     def _block(self, history: RowHistory, goes_on: list[bool], first_round: int) -> RoundBlock:
         rows = count_rows(history, self._laws, first_round, len(goes_on))
         fallback = self._answer.to_misses[rows.num_misses]
-        return SpeculativeBlock(first_round, rows, fallback, np.array(goes_on), history, self._laws)
+        return SpeculativeBlock(
+            first_round, rows, fallback, np.array(goes_on), history, self._laws, self._requests.endless
+        )

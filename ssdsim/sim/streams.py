@@ -20,8 +20,11 @@ IntArray = NDArray[np.int64]
 ROUNDS_PER_TILE = 64
 _REQUESTS_PER_TILE = 16
 _TILE = _REQUESTS_PER_TILE * ROUNDS_PER_TILE
-_BAND = 1 << 64
-"""Draws set aside for the tiles of one band of requests."""
+_PERIOD = 1 << 128
+_BAND = 0x9E3779B97F4A7C15F39CC0605CEDC835
+"""Distance between bands of requests in the generator's sequence: its period over the golden ratio, as NumPy's own
+`jumped` takes it. A power of two would not do: PCG's low bits repeat at such distances, and requests would
+correlate."""
 _BLOCK = 1024
 """Entries of a sequence that are drawn at once."""
 
@@ -85,7 +88,7 @@ class _RequestTable:
         bands, offsets = np.divmod(requests, _REQUESTS_PER_TILE)
         edges = [0, *(np.flatnonzero(np.diff(bands)) + 1).tolist(), len(requests)]
         for start, end in pairwise(edges):
-            band, rows = int(bands[start]), offsets[start:end]
+            band, rows = int(bands[start]), _as_slice(offsets[start:end])
             column = 0
             while column < num_rounds:
                 tile, inside = divmod(first_round + column, ROUNDS_PER_TILE)
@@ -97,9 +100,15 @@ class _RequestTable:
     def _draw_tile(self, band: int, tile: int) -> FloatArray:
         """Jump to the tile's place in the generator's sequence: no draw depends on what was drawn before."""
         position = band * _BAND + tile * _TILE
-        self._bits.advance(position - self._position)
+        self._bits.advance((position - self._position) % _PERIOD)
         self._position = position + _TILE
         return self._generator.random((_REQUESTS_PER_TILE, ROUNDS_PER_TILE))
+
+
+def _as_slice(indices: IntArray) -> slice | IntArray:
+    """The same indices as a slice where they follow each other, which is copied several times faster."""
+    first, last = int(indices[0]), int(indices[-1])
+    return slice(first, last + 1) if last - first + 1 == len(indices) else indices
 
 
 def _from_blocks(first: int, count: int, draw: Callable[[int], FloatArray]) -> FloatArray:
