@@ -113,7 +113,8 @@ OUTCOME_COLUMNS: dict[str, DTypeLike] = {
     "bonus_rank": np.int32,
 }
 """`bonus_rank` is the bonus token's rank among the candidates of its position (1 the best, the rejected token not
-counted), so that a hit takes a fan-out of at least that; -1 where it is not known; `fan_out_here` how many candidates were cached there."""
+counted), so that a hit takes a fan-out of at least that; -1 where it is not known. `fan_out_here` is how many
+candidates were cached there."""
 
 REQUEST_COLUMNS: dict[str, DTypeLike] = {
     "request_id": np.int64,
