@@ -95,13 +95,14 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("scenario", nargs="?", type=Path, help="a scenario file (.yaml, .toml, .json)")
     add("--set", action="append", default=[], metavar="PATH=VALUE", help="override a scenario field")
-    add("--pair", default="tiny", help="a built-in pair (default: tiny)")
+    add("--pair", help="a built-in pair (default: tiny)")
     add("--target", help="directory, hub id or .gguf file of the target, instead of a built-in pair")
     add("--draft", help="the draft that goes with --target")
     add("--dtype", default="float32", help="float32 (exact), bfloat16 or float16")
     add("--device", default="cpu", help="of both roles; under torchrun each rank has its own")
     add("--prompt", action="append", default=[], help="a text to continue; may be repeated")
-    add("--prompt-ids", action="append", default=[], metavar="1,2,3", help="a prompt as token ids")
+    add("--prompt-ids", action="append", default=[], metavar="1,2,3", help="a prompt as token ids, instead")
+    add("--raw", action="store_true", help="leave the tokenizer's chat template out")
     add("--prompts", type=Path, help="a JSON-lines file with a field `prompt`")
     add("--max-tokens", type=int, default=64, help="tokens to generate per prompt (default 64)")
     add("--context", type=int, help="longest prompt and output together (default: what is needed)")
@@ -116,71 +117,54 @@ def _parser() -> argparse.ArgumentParser:
 
 def _job(arguments: argparse.Namespace) -> Job:
     from executor.config import EngineConfig
-    from executor.models import vocab_size
+    from executor.models import vocab_size_of
+    from executor.pair_source import resolve_pair
     from executor.session import Arrangement
+    from ssdsim.measurement import ModelSource
     from ssdsim.scenario_files import load_scenario
 
     scenario = load_scenario(arguments.scenario, overrides=arguments.set)
     workload = scenario.workload
-    pair, tokenizer = _pair(arguments)
+    source = ModelSource(
+        pair=None if arguments.target else arguments.pair or "tiny",
+        target=arguments.target,
+        draft=arguments.draft,
+        dtype=arguments.dtype,
+        target_device=arguments.device,
+        draft_device=arguments.device,
+    )
+    pair = resolve_pair(source)
+    tokenizer = None if arguments.prompt_ids else pair.tokenizer()
     requests = _requests(arguments, tokenizer, workload.temperature, scenario.run.seed)
     needed = max(len(request.prompt) + request.max_tokens for request in requests)
     config = EngineConfig(
         mode=scenario.mode,
         batch_size=workload.batch_size,
         max_context_tokens=needed if arguments.context is None else arguments.context,
-        vocab_size=vocab_size(pair.target),
+        vocab_size=vocab_size_of(pair.models.target),
         drafting=scenario.drafting,
         sampled=workload.temperature > 0,
     )
-    transport = None if arguments.transport is None else Transport(arguments.transport)
+    arrangement = Arrangement(
+        transport=None if arguments.transport is None else Transport(arguments.transport),
+        num_threads=arguments.threads,
+        pin=not arguments.no_pin,
+        replace_lost=arguments.replace_lost,
+    )
     return Job(
-        pair=pair,
+        pair=pair.models,
         config=config,
-        arrangement=Arrangement(
-            transport=transport,
-            num_threads=arguments.threads,
-            pin=not arguments.no_pin,
-            replace_lost=arguments.replace_lost,
-        ),
+        arrangement=arrangement,
         requests=requests,
         decode=None if tokenizer is None else tokenizer.decode,
         records=arguments.records,
     )
 
 
-def _pair(arguments: argparse.Namespace) -> tuple[ModelPair, Any]:
-    """The models, and the tokenizer where there is one."""
-    from executor.models import load_tokenizer
-    from executor.pairs import pair_paths
-    from executor.roles import ModelPair
-
-    if arguments.target is None:
-        paths = pair_paths(arguments.pair)
-        target, draft, beside = str(paths.target), str(paths.draft), str(paths.tokenizer)
-    else:
-        target = beside = arguments.target
-        draft = arguments.draft
-    pair = ModelPair(
-        target=target,
-        draft=draft,
-        dtype=arguments.dtype,
-        target_device=arguments.device,
-        draft_device=arguments.device,
-    )
-    needs_text = bool(arguments.prompt or arguments.prompts or not arguments.prompt_ids)
-    return pair, load_tokenizer(beside) if needs_text else None
-
-
 def _requests(arguments: argparse.Namespace, tokenizer: Any, temperature: float, seed: int) -> list[Request]:
     from executor.config import Request
-    from executor.pairs.prompts import read_prompts
 
-    prompts = [_token_ids(text) for text in arguments.prompt_ids]
-    texts = list(arguments.prompt)
-    if arguments.prompts is not None or not (texts or prompts):
-        texts += [p.prompt for p in (read_prompts(arguments.prompts) if arguments.prompts else read_prompts())]
-    prompts += [tokenizer(text)["input_ids"] for text in texts]
+    prompts = [_token_ids(text) for text in arguments.prompt_ids] or _tokenised(arguments, tokenizer)
     return [
         Request(
             prompt=prompt,
@@ -193,9 +177,19 @@ def _requests(arguments: argparse.Namespace, tokenizer: Any, temperature: float,
     ]
 
 
-def _token_ids(text: str) -> list[int]:
+def _tokenised(arguments: argparse.Namespace, tokenizer: Any) -> list[tuple[int, ...]]:
+    """The texts of the command line, else of the file, else the project's own prompts."""
+    from executor.pairs.prompts import PROMPTS_FILE, Prompt, read_prompts
+    from executor.prompts_input import tokenise
+
+    texts = [Prompt(str(i), "text", text) for i, text in enumerate(arguments.prompt)]
+    texts = texts or read_prompts(arguments.prompts or PROMPTS_FILE)
+    return [prompt.tokens for prompt in tokenise(texts, tokenizer, raw=arguments.raw)]
+
+
+def _token_ids(text: str) -> tuple[int, ...]:
     try:
-        return [int(part) for part in text.split(",")]
+        return tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise InputError(f"--prompt-ids {text}: write token ids with commas, such as 1,2,3") from error
 

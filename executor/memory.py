@@ -3,7 +3,7 @@
 Linux grants memory that it does not have and kills later whoever touches it, so a cache that cannot fit is
 refused before it is allocated.
 
-Used by `executor.session` and `executor.roles`.
+Used by `executor.session`, `executor.speculator` and `executor.torchrun`.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def load_model(
 def check_same_vocabulary(target: str, draft: str) -> None:
     """Refuse a pair whose token ids mean different things, saying how; dummy models and bare weights have
     only a size."""
-    sizes = {source: int(_config_of(source).vocab_size) for source in (target, draft)}
+    sizes = {source: vocab_size_of(source) for source in (target, draft)}
     if sizes[target] != sizes[draft]:
         raise InputError(
             f"draft: its vocabulary has {sizes[draft]} entries, the target's {sizes[target]}; "
@@ -114,6 +114,11 @@ def check_same_vocabulary(target: str, draft: str) -> None:
             f"draft: {len(different)} tokens differ from the target's, the first is {token!r} "
             f"(target id {ours.get(token)}, draft id {theirs.get(token)}); its tokenizer must be the target's"
         )
+
+
+def vocab_size_of(source: str) -> int:
+    """Entries of a model's vocabulary, from its configuration alone."""
+    return int(_config_of(source).vocab_size)
 
 
 def load_tokenizer(source: str) -> Any:

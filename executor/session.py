@@ -22,7 +22,7 @@ from executor.local import LocalSpeculator
 from executor.memory import check_cache_fits, out_of_memory_explained
 from executor.models import LoadedModel
 from executor.placement import CoreReservation, Placement
-from executor.roles import ModelPair, SpeculatorTask
+from executor.roles import ModelPair
 from executor.transport import Transport, best_transport
 from ssdsim.scenario import Mode
 
@@ -56,6 +56,8 @@ class Session:
     engine: Engine
     target: LoadedModel
     about: dict[str, Any]
+    speculator: SpeculatorProcess | None = None
+    """The speculator's process, where it has one."""
 
 
 @contextmanager
@@ -74,8 +76,8 @@ def open_engine(config: EngineConfig, pair: ModelPair, arrangement: Arrangement 
         process = None
         if apart:
             process = SpeculatorProcess(
-                entry="executor.roles:prepare_speculator",
-                payload=SpeculatorTask(config=config, pair=pair, num_threads=arrangement.num_threads),
+                entry="executor.speculator:prepare",
+                payload=pair.speculator_task(config),
                 layout=config.layout,
                 transport=transport,
                 placement=speculator,
@@ -101,7 +103,7 @@ def open_engine(config: EngineConfig, pair: ModelPair, arrangement: Arrangement 
             "verifier_placement": verifier.describe(),
             "speculator_placement": speculator.describe() if apart else None,
         }
-        yield Session(engine=engine, target=target, about=about)
+        yield Session(engine=engine, target=target, about=about, speculator=process)
 
 
 def _place(stack: ExitStack, arrangement: Arrangement, apart: bool) -> tuple[Placement, Placement]:

@@ -22,6 +22,7 @@ from executor.decoder import Decoder, check_context
 from executor.drafting import ChainDrafter, Fallback, NgramLookup, NoProposal, Proposal, RandomTokens, Sampler
 from executor.fan_out import FanOutPlan, num_proposed_on_miss
 from executor.inbox import Inbox
+from executor.memory import out_of_memory_explained
 from executor.messages import Channel, OutcomeMessage, SlotState, SpeculationMessage, admissions
 from executor.models import LoadedModel, load_model
 from executor.vocabulary import HeadVocabulary
@@ -41,12 +42,21 @@ class SpeculatorTask:
     dtype: str = "float32"
     device: str = "cpu"
     embedding_source: str | None = None
+    seed: int = 0
+    """Of dummy weights."""
 
 
 def prepare(task: SpeculatorTask) -> Callable[[Channel], None]:
     """Load the draft; what is returned serves a channel until the run is over."""
-    draft = load_model(task.draft, dtype=task.dtype, device=task.device, embedding_source=task.embedding_source)
-    return Speculator(task.config, draft).serve
+    with out_of_memory_explained(task.config):
+        draft = load_model(
+            task.draft,
+            dtype=task.dtype,
+            device=task.device,
+            embedding_source=task.embedding_source,
+            seed=task.seed,
+        )
+        return Speculator(task.config, draft).serve
 
 
 class Speculator:

@@ -30,8 +30,9 @@ from executor.memory import check_cache_fits, out_of_memory_explained
 from executor.messages import Channel, ChannelClosed
 from executor.models import LoadedModel
 from executor.placement import CoreReservation, allowed_cores
-from executor.roles import ModelPair, SpeculatorTask, prepare_speculator
+from executor.roles import ModelPair
 from executor.session import Session
+from executor.speculator import prepare
 from executor.tensor_parallel import LeadingModel, follow, sharded_over
 from executor.transport import Transport
 from executor.transport.collective import CollectiveChannel
@@ -150,7 +151,7 @@ def serve(
     ranks.agree(pair.check)
     with place(num_threads) as placement, out_of_memory_explained(config):
         if ranks.rank == ranks.draft_rank:
-            _serve_draft(ranks, config, pair, num_threads)
+            _serve_draft(ranks, config, pair)
         elif ranks.rank == 0:
             _lead(ranks, config, pair, run, placement)
         else:
@@ -159,10 +160,9 @@ def serve(
             follow(model, ranks.mesh)
 
 
-def _serve_draft(ranks: Ranks, config: EngineConfig, pair: ModelPair, num_threads: int) -> None:
-    task = SpeculatorTask(config=config, pair=pair, num_threads=num_threads)
+def _serve_draft(ranks: Ranks, config: EngineConfig, pair: ModelPair) -> None:
     idle = config.mode is Mode.AR
-    served = ranks.agree(lambda: None if idle else prepare_speculator(task))
+    served = ranks.agree(lambda: None if idle else prepare(pair.speculator_task(config)))
     if served is not None:
         with suppress(ChannelClosed):  # Rank 0 could not begin, and says why.
             served(_channel(ranks, config))
@@ -180,6 +180,7 @@ def _lead(
         "transport": f"{Transport.DISTRIBUTED} ({dist.get_backend()})",
         "target_tp": ranks.target_tp,
         "verifier_placement": placement,
+        "speculator_placement": f"rank {ranks.draft_rank}",
     }
     with _leading(target.model, ranks) as model:
         target = replace(target, model=model)
