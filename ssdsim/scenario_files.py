@@ -1,8 +1,9 @@
 """From a file, a profile and overrides to a validated Scenario.
 
 A scenario file is YAML, TOML or JSON (by suffix). An override is `path.to.field=value`, the value written as in
-YAML; the path may be any unambiguous ending of the full one (`batch_size=8` for `workload.batch_size=8`), list
-items are addressed by number (`pair.behaviours.0.acceptance.spread=0.1`).
+YAML; the path may be any unambiguous ending of the full one (`batch_size=8` for `workload.batch_size=8`), where a
+field of the scenario goes before one of its pair; list items are addressed by number
+(`pair.behaviours.0.acceptance.spread=0.1`).
 """
 
 from __future__ import annotations
@@ -10,30 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_origin
 
 from pydantic import BaseModel
 
 from ssdsim.catalog import DEFAULT_PROFILE, load_profile
 from ssdsim.errors import InputError, ScenarioError
+from ssdsim.profile import PairProfile
 from ssdsim.scenario import Scenario
-from ssdsim.schema import validate
+from ssdsim.schema import documents_in, tag_of, validate
 
 FieldPath = tuple[str, ...]
 
 _FAN_OUT_SIZES = frozenset({"budget", "per_position", "values"})
 
 
-def load_scenario(
-    path: Path | None = None, *, pair: str | None = None, overrides: Sequence[str] = ()
-) -> Scenario:
+def load_scenario(path: Path | None = None, *, pair: str | None = None, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario of a file (or the default one), with another profile and overrides applied."""
     data = read_document(path) if path is not None else {}
     if pair is not None:
         data["pair"] = pair
-    return scenario_from(
-        data, [parse_override(text) for text in overrides], source=str(path) if path else None
-    )
+    return scenario_from(data, [parse_override(text) for text in overrides], source=str(path) if path else None)
 
 
 def scenario_from(
@@ -60,12 +58,10 @@ def complete(data: Mapping[str, Any]) -> dict[str, Any]:
 
     The data may be invalid where an override mends it; what is wrong stays as it is, for validation to judge.
     """
-    return {**_with_defaults(Scenario, data), "pair": _spelled_out(data.get("pair"))}
+    return _with_defaults(Scenario, {**data, "pair": _spelled_out(data.get("pair"))})
 
 
-def overridden(
-    whole: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]
-) -> tuple[dict[str, Any], list[str]]:
+def overridden(whole: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     """The complete plain data `whole` with `overrides` (dotted path, value) applied, and what cannot be."""
     problems: list[str] = []
     settings: list[tuple[FieldPath, Any]] = []
@@ -88,7 +84,7 @@ def assign(whole: Mapping[str, Any], settings: Sequence[tuple[FieldPath, Any]]) 
     result: Any = whole
     given = {path for path, _ in settings}
     for path, value in settings:
-        result = with_value(result, path, _spelled_out(value) if path == ("pair",) else value)
+        result = with_value(result, path, _profile_data(value) if path == ("pair",) else value)
         if path[-1] in _FAN_OUT_SIZES and path[-2:-1] in {("fan_out",), ("fan_out_on_miss",)}:
             for other in _FAN_OUT_SIZES - {path[-1]}:
                 if (*path[:-1], other) not in given:
@@ -111,9 +107,7 @@ def parse_value(text: str, *, where: str) -> Any:
     try:
         return float(text) if _is_exponent(text) else yaml.safe_load(text)
     except yaml.YAMLError:
-        raise InputError(
-            f"{where}: cannot read the value {text!r}; quote text, write lists as [1, 2]"
-        ) from None
+        raise InputError(f"{where}: cannot read the value {text!r}; quote text, write lists as [1, 2]") from None
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -153,6 +147,7 @@ def _completed(wanted: FieldPath, known: Sequence[FieldPath], dotted: str) -> Fi
     if wanted in known:
         return wanted
     endings = [path for path in known if path[-len(wanted) :] == wanted]
+    endings = [path for path in endings if path[0] != "pair"] or endings
     if len(endings) > 1:
         choices = ", ".join(".".join(path) for path in endings[:6])
         raise InputError(f"{dotted}: ambiguous, it may mean {choices}; write the full path")
@@ -186,9 +181,7 @@ def with_value(data: Any, path: FieldPath, value: Any) -> Any:
     head, rest = path[0], path[1:]
     if isinstance(data, list | tuple):
         if not head.isdigit() or int(head) >= len(data):
-            raise InputError(
-                f"{'.'.join(path)}: the list here has items 0 to {len(data) - 1}, none called {head!r}"
-            )
+            raise InputError(f"{'.'.join(path)}: the list here has items 0 to {len(data) - 1}, none called {head!r}")
         copied = list(data)
         copied[int(head)] = with_value(copied[int(head)], rest, value)
         return copied
@@ -225,25 +218,32 @@ def _spelled_out(pair: Any) -> Any:
     return load_profile(reference) if isinstance(reference, str) else reference
 
 
-def _with_defaults(model: type[BaseModel], data: Any) -> Any:
+def _profile_data(pair: Any) -> Any:
+    return _filled(PairProfile, _spelled_out(pair))
+
+
+def _with_defaults(model: type[BaseModel], data: Mapping[str, Any]) -> dict[str, Any]:
     """`data` with the defaults of `model` for what it leaves out, also within the parts that it gives."""
-    if not isinstance(data, Mapping):
-        return data
     filled = dict(data)
     for name, field in model.model_fields.items():
-        part = _document_in(field.annotation)
-        if name not in data:
-            filled |= {} if field.is_required() or name == "pair" else {name: _plain(field.get_default())}
-        elif part is not None:
-            filled[name] = _with_defaults(part, data[name])
+        if name in data:
+            filled[name] = _filled(field.annotation, data[name])
+        elif not field.is_required() and name != "pair":
+            filled[name] = _plain(field.get_default(call_default_factory=True))
     return filled
 
 
-def _document_in(annotation: Any) -> type[BaseModel] | None:
-    """The one document type that a field holds, optional or not; none where it holds one of several kinds."""
-    choices = [choice for choice in get_args(annotation) or (annotation,) if choice is not type(None)]
-    only = choices[0] if len(choices) == 1 else None
-    return only if isinstance(only, type) and issubclass(only, BaseModel) else None
+def _filled(annotation: Any, value: Any) -> Any:
+    """`value` of a field, or of the items of a list, with the defaults of the document that it is."""
+    choices = documents_in(annotation)
+    if not choices or get_origin(annotation) is dict:
+        return value
+    if isinstance(value, list | tuple):
+        return [_filled(annotation, item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    fitting = choices if len(choices) == 1 else [c for c in choices if tag_of(c) == value.get("kind")]
+    return _with_defaults(fitting[0], value) if len(fitting) == 1 else value
 
 
 def _plain(value: Any) -> Any:

@@ -56,9 +56,7 @@ def validate(model: type[Model], data: Any, *, source: str | None = None, prefix
         raise ScenarioError(describe_problems(error, model, data, prefix), source=source) from None
 
 
-def describe_problems(
-    error: ValidationError, model: type[BaseModel], data: Any, prefix: str = ""
-) -> list[str]:
+def describe_problems(error: ValidationError, model: type[BaseModel], data: Any, prefix: str = "") -> list[str]:
     """One line per problem of `data`: `path.to.field: what is allowed; got ...`."""
     by_path: dict[str, list[str]] = {}
     items = error.errors(include_url=False)
@@ -128,20 +126,21 @@ def _fields_at(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
     for part in loc:
         holders = [m for m in candidates if part in m.model_fields]
         if holders:
-            candidates = _documents_in(holders[0].model_fields[str(part)].annotation)
+            candidates = documents_in(holders[0].model_fields[str(part)].annotation)
         elif isinstance(part, str):
-            candidates = [m for m in candidates if _tag(m) == part] or candidates
+            candidates = [m for m in candidates if tag_of(m) == part] or candidates
     return list(candidates[0].model_fields) if len(candidates) == 1 else []
 
 
-def _documents_in(annotation: Any) -> list[type[BaseModel]]:
+def documents_in(annotation: Any) -> list[type[BaseModel]]:
     """Every document type that occurs in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for inner in get_args(annotation) for found in _documents_in(inner)]
+    return [found for inner in get_args(annotation) for found in documents_in(inner)]
 
 
-def _tag(model: type[BaseModel]) -> object:
+def tag_of(model: type[BaseModel]) -> object:
+    """The `kind` by which a document is told from its alternatives; None where it has none."""
     kind = model.model_fields.get("kind")
     return kind.default if kind is not None else None
 

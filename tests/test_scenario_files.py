@@ -92,9 +92,21 @@ def test_an_override_may_be_written_by_any_ending_that_is_unambiguous() -> None:
 
 
 def test_an_ambiguous_ending_lists_what_it_may_mean() -> None:
-    (problem,) = problems_of("per_position=2")
-    assert "drafting.fan_out.per_position" in problem
-    assert "pair.behaviours.0.acceptance.per_position" in problem
+    (problem,) = problems_of("kind=jit")
+    assert "drafting.fallback.kind" in problem
+    assert "workload.prompt_tokens.kind" in problem
+
+
+def test_a_field_of_the_scenario_goes_before_one_of_its_pair() -> None:
+    assert scenario("target_tp=2").placement.target_tp == 2
+    assert scenario("hardware.target_tp=2").pair.hardware.target_tp == 2
+
+
+def test_fields_that_the_profile_leaves_to_their_defaults_can_be_set() -> None:
+    changed = scenario("limits.max_batch_size=4", "costs.jitter.verify=0.1", "when.temperature=0.0")
+    assert changed.pair.limits.max_batch_size == 4
+    assert changed.pair.costs.jitter.verify == 0.1
+    assert changed.pair.behaviours[0].when.temperature == 0.0
 
 
 @pytest.mark.parametrize(
