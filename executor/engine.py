@@ -36,7 +36,7 @@ from executor.messages import (
     send_outcome,
 )
 from executor.models import LoadedModel
-from executor.recording import RecordKeeper, RoundInProgress
+from executor.recording import RecordKeeper, RoundInProgress, delay_s
 from executor.verifier import Outcome, Verifier
 from ssdsim.errors import DomainError, InputError, RunError
 from ssdsim.records import Fallback, FinishReason, Lookup, Records, Source
@@ -138,7 +138,7 @@ class Engine:
         self._done: dict[int, Output] = {}
         self._connected = speculator is not None
         self._num_rounds = self._num_requests = 0
-        self._sent_s = 0.0
+        self._sent_s = self._prefill_s = 0.0
         self._keeper = RecordKeeper(Records(), 0.0)
 
     def generate(self, requests: Sequence[Request], about: Mapping[str, Any] | None = None) -> Generation:
@@ -204,9 +204,13 @@ class Engine:
             num_proposed=np.zeros(count, np.int64),
             sources=np.full(count, Source.AR),
             draft_probs=None,
-            start_s=asked_s,
+            start_s=self._sent_s,
             taken_s=asked_s,
-            terms={},
+            terms={
+                "prefill_s": self._prefill_s,
+                "host_s": asked_s - self._sent_s - self._prefill_s,
+                "verifier_wait_s": asked_s - self._sent_s,
+            },
             num_hits=0,
             num_misses=0,
             fallback=Fallback.NOT_NEEDED,
@@ -219,18 +223,22 @@ class Engine:
         probs = reply.draft_probs
         if probs is not None and len(rows) < len(probs):
             probs = probs[rows]
+        start_s = float(header["received_s"])
+        left_s = max(asked_s, float(header["sent_s"]))
         return _Speculation(
             tokens=reply.slots["tokens"][rows].astype(np.int64),
             num_proposed=reply.slots["num_proposed"][rows].astype(np.int64),
             sources=reply.slots["source"][rows].astype(np.int64),
             draft_probs=probs,
-            start_s=float(header["received_s"]),
+            start_s=start_s,
             taken_s=taken_s,
             terms={
                 "lookup_s": float(header["lookup_s"]),
                 "fallback_s": float(header["fallback_s"]),
-                "reply_s": taken_s - max(asked_s, float(header["sent_s"])),
-                "verifier_wait_s": taken_s - asked_s,
+                "reply_s": taken_s - left_s,
+                "verifier_wait_s": left_s - start_s,
+                "prefill_s": delay_s(header, self._sent_s, self._sent_s + self._prefill_s),
+                "host_s": delay_s(header, self._sent_s + self._prefill_s, asked_s),
             },
             num_hits=int((lookup == Lookup.HIT).sum()),
             num_misses=int((lookup == Lookup.MISS).sum()),
@@ -321,8 +329,10 @@ class Engine:
                 self._connected = True
                 self._send(None, self._rows)
         self._sent_s = perf_counter()
+        self._prefill_s = 0.0
         if len(admitted):
             self._verifier.prefill(admitted)
+            self._prefill_s = perf_counter() - self._sent_s
 
     def _send(self, ended: tuple[Ints, Outcome] | None, admitted: Ints) -> None:
         """One outcome message; an admitted slot's whole context goes with it."""
@@ -350,16 +360,15 @@ class Engine:
     def _record(
         self, round_: RoundInProgress, speculation: _Speculation, verified_s: float, accepted_s: float
     ) -> None:
-        now_s = perf_counter()
         round_.outcome_sent_s = self._sent_s
         round_.terms |= {
             "verify_s": verified_s - speculation.taken_s,
             "accept_s": accepted_s - verified_s,
-            "host_s": now_s - accepted_s,
+            "host_s": speculation.terms["host_s"] + self._sent_s - accepted_s,
         }
         self._keeper.end(round_)
         if not self._connected:
-            self._keeper.flush(now_s)
+            self._keeper.flush(self._sent_s)
 
     def _lose(self, error: ChannelClosed) -> None:
         """Go on without the speculator."""

@@ -8,6 +8,7 @@ side.
 from __future__ import annotations
 
 from collections import deque
+from time import perf_counter
 
 import torch
 
@@ -27,6 +28,7 @@ class SynchronousChannel:
         self._inbox = Inbox(_Ahead(self._waiting), config.layout)
         self._must_build = False
         self._closed = False
+        self._left_s = 0.0
 
     def send(self, message: Bytes) -> None:
         """Let the speculator build, as it would have meanwhile, and leave it the message."""
@@ -37,6 +39,7 @@ class SynchronousChannel:
                 self._speculator.build()
             self._must_build = False
         self._waiting.append(message.copy())
+        self._left_s = perf_counter()
 
     def recv(self) -> Bytes:
         """The speculator's answer."""
@@ -45,6 +48,8 @@ class SynchronousChannel:
             raise ChannelClosed("the speculator has stopped")
         with torch.inference_mode():
             reply = self._speculator.answer(*delivery)
+        # It was there since it was left; that the speculator had to wait its turn belongs to the round.
+        reply.view["received_s"] = self._left_s
         self._must_build = True
         return reply.buffer
 

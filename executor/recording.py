@@ -27,6 +27,7 @@ _TERMS = (
     "tree_s",
     "store_s",
     "host_s",
+    "prefill_s",
     "verifier_wait_s",
     "speculator_wait_s",
 )
@@ -55,6 +56,18 @@ class RoundInProgress:
     fan_out: Ints | None = None
 
 
+def delay_s(reply: NDArray[Any], start_s: float, end_s: float) -> float:
+    """How much of what the verifier did from `start_s` to `end_s` held up the round that the message `reply` opened.
+
+    Nothing where the speculator was at work on its answer meanwhile; in one process it is not, it waits its turn.
+    """
+    received_s, sent_s = float(reply["received_s"]), float(reply["sent_s"])
+    begun_s = sent_s - float(reply["lookup_s"]) - float(reply["fallback_s"])
+    before = min(end_s, begun_s) - max(start_s, received_s)
+    after = end_s - max(start_s, sent_s)
+    return max(0.0, before) + max(0.0, after)
+
+
 class RecordKeeper:
     """Completes rounds in order and writes them."""
 
@@ -79,8 +92,10 @@ class RecordKeeper:
             return
         done = self._ended
         done.lookup, done.fan_out = slots["lookup"][done.rows].copy(), slots["fan_out_here"][done.rows].copy()
-        done.terms["outcome_s"] = max(0.0, float(header["received_s"]) - done.outcome_sent_s)
-        done.terms["speculator_wait_s"] = float(header["wait_s"])
+        # A message that found the speculator busy has travelled only since that was over.
+        idle_s = float(header["wait_s"])
+        done.terms["outcome_s"] = max(0.0, min(float(header["received_s"]) - done.outcome_sent_s, idle_s))
+        done.terms["speculator_wait_s"] = idle_s
         for name in ("glue_s", "tree_s", "store_s"):
             done.terms[name] = float(header[name])
         self._write_round(done, float(header["received_s"]), int(header["num_branches"]))

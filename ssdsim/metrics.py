@@ -207,7 +207,7 @@ def _sums_of_rounds(rounds: Columns, tokens: IntArray) -> FloatArray:
     """[rounds, _SUMS]"""
     window_s = rounds["reply_s"] + rounds["verify_s"] + rounds["accept_s"] + rounds["outcome_s"]
     overhead_s = rounds["lookup_s"] + rounds["host_s"]
-    build_wait_s = rounds["round_s"] - rounds["fallback_s"] - window_s - overhead_s
+    build_wait_s = rounds["round_s"] - rounds["fallback_s"] - window_s - overhead_s - rounds["prefill_s"]
     derived = {
         "rounds": np.ones(len(tokens)),
         "rows": rounds["batch_size"],

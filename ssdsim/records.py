@@ -88,14 +88,17 @@ ROUND_COLUMNS: dict[str, DTypeLike] = {
     "tree_s": np.float64,
     "store_s": np.float64,
     "host_s": np.float64,
+    "prefill_s": np.float64,
     "verifier_wait_s": np.float64,
     "speculator_wait_s": np.float64,
 }
 """A round lasts from its look-up to the next round's:
 
-    round_s = lookup_s + fallback_s + window_s + build_wait_s + host_s,  window_s = reply + verify + accept + outcome
+    round_s = lookup_s + fallback_s + prefill_s + window_s + build_wait_s + host_s,
+    window_s = reply_s + verify_s + accept_s + outcome_s
 
-where `build_wait_s` (no column) is what a late build adds. `fallback_s` is all drafting that the verifier waits for:
+where `build_wait_s` (no column) is what a late build adds, and `prefill_s` what reading the prompts of newly admitted
+requests adds, beyond what the speculator did meanwhile. `fallback_s` is all drafting that the verifier waits for:
 SSD's misses and first rounds, SD's whole drafting. `glue_s`, `tree_s` and `store_s` run beside the window.
 `verifier_wait_s` lasts from the start of the round until the reply leaves, so a round's tokens are out at start_s +
 verifier_wait_s + reply_s + verify_s + accept_s; `speculator_wait_s` is how long a finished build waits for the

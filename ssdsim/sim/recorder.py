@@ -41,9 +41,8 @@ class Recorder:
     def _rounds(self, block: RoundBlock, timed: TimedRounds) -> Columns:
         rows, clock = block.rows, self._clock
         start_s = self._starts(block, timed)
-        nothing = np.zeros(len(block))
-        verifier_wait_s = np.array(clock.launches) - start_s if block.runs is None else nothing
-        speculator_wait_s = np.array(clock.idle) if self._laws.looks_up else nothing
+        verifier_wait_s = np.array(clock.launches) - start_s if block.runs is None else timed.terms.prefill_s
+        speculator_wait_s = np.array(clock.idle) if self._laws.looks_up else np.zeros(len(block))
         return {
             "round": np.arange(block.first_round, block.first_round + len(block)),
             "start_s": start_s,
@@ -66,7 +65,8 @@ class Recorder:
         starts = np.array(self._clock.starts)
         if block.runs is None:
             return starts
-        before = np.cumsum(timed.terms.window_s + timed.terms.host_s) - timed.terms.window_s - timed.terms.host_s
+        lasts_s = timed.terms.prefill_s + timed.terms.window_s + timed.terms.host_s
+        before = np.cumsum(lasts_s) - lasts_s
         lengths = np.diff(block.runs, append=len(block))
         spread: FloatArray = before + np.repeat(starts - before[block.runs], lengths)
         return spread
