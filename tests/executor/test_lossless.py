@@ -1,0 +1,173 @@
+"""Greedy decoding in every mode, shape and fallback writes what transformers' own `generate` writes, token for token."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from small_pairs import (
+    Pair,
+    count_near_ties,
+    engine_config,
+    greedy_references,
+    prompts,
+    run,
+    small_pair,
+)
+
+from executor.config import Request
+from executor.engine import Engine
+from executor.launch import SpeculatorProcess
+from executor.speculator import SpeculatorTask
+from executor.transport import Transport
+from ssdsim.scenario import Drafting, FallbackChoice, FanOut
+
+NUM_PROMPTS, NUM_TOKENS = 8, 64
+
+K = 4
+FACTORS: dict[str, list[Any]] = {
+    "fan_out": [
+        {"policy": "uniform", "per_position": 3},
+        {"policy": "geometric", "budget": 12},
+        {"policy": "optimal", "budget": 9},
+        {"policy": "explicit", "values": [4, 0, 2, 1, 3]},
+        {"policy": "explicit", "values": [0, 0, 0, 0, 1]},
+    ],
+    "fallback": ["jit", "none", "random", "ngram", "threshold", "auto"],
+    "fan_out_on_miss": [None, {"policy": "uniform", "budget": 5}],
+    "batch_size": [1, 3, 8],
+    "transport": ["local", "local", "pipe", "shm"],
+    "on_late": ["wait", "abort", "truncate"],
+}
+
+
+def pairwise(factors: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    """Cases in which every pair of levels of every two factors occurs: greedily, best of 30 random candidates."""
+    names = list(factors)
+    open_pairs = {
+        (a, i, b, j)
+        for a, b in itertools.combinations(names, 2)
+        for i in range(len(factors[a]))
+        for j in range(len(factors[b]))
+    }
+    rng = np.random.default_rng(0)
+    while open_pairs:
+        a, i, b, j = min(open_pairs)
+        candidates = [{n: int(rng.integers(len(factors[n]))) for n in names} | {a: i, b: j} for _ in range(30)]
+        covered = [{(x, c[x], y, c[y]) for x, y in itertools.combinations(names, 2)} & open_pairs for c in candidates]
+        best = max(range(30), key=lambda index: len(covered[index]))
+        open_pairs -= covered[best]
+        yield {name: factors[name][candidates[best][name]] for name in names}
+
+
+CASES = list(pairwise(FACTORS))
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return small_pair()
+
+
+def greedy_requests(pair: Pair) -> list[Request]:
+    return [Request(prompt=p, max_tokens=NUM_TOKENS) for p in prompts(NUM_PROMPTS, pair.target.vocab_size)]
+
+
+def drafting_of(case: dict[str, Any]) -> Drafting:
+    kind = case["fallback"]
+    return Drafting(
+        num_speculative_tokens=K,
+        fan_out=FanOut.model_validate(case["fan_out"]),
+        fan_out_on_miss=_on_miss(case),
+        fallback=FallbackChoice(kind=kind, threshold=2 if kind == "threshold" else None),
+        on_late=case["on_late"],
+    )
+
+
+def _on_miss(case: dict[str, Any]) -> FanOut | None:
+    return None if case["fan_out_on_miss"] is None else FanOut.model_validate(case["fan_out_on_miss"])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+@pytest.mark.parametrize("mode", ["ar", "sd"])
+def test_plain_and_speculative_decoding_write_what_transformers_writes(
+    pair: Pair, mode: str, batch_size: int
+) -> None:
+    requests = greedy_requests(pair)
+    generation = run(pair, mode, requests, batch_size=batch_size)
+    references = greedy_references(pair, NUM_PROMPTS, NUM_TOKENS)
+    assert count_near_ties(pair, requests, generation.outputs, references) <= 1
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("case", CASES, ids=[f"{i}-{c['fallback']}-{c['transport']}" for i, c in enumerate(CASES)])
+def test_every_arrangement_of_ssd_writes_what_transformers_writes(pair: Pair, case: dict[str, Any]) -> None:
+    requests = greedy_requests(pair)
+    drafting, settings = drafting_of(case), {"critical_batch_size": 2.5}
+    if case["transport"] == "local":
+        generation = run(pair, "ssd", requests, drafting, case["batch_size"], **settings)
+    else:
+        config = engine_config(pair, "ssd", requests, drafting, case["batch_size"], **settings)
+        process = SpeculatorProcess(
+            entry="executor.speculator:prepare",
+            payload=SpeculatorTask(config=config, draft=pair.draft_dir),
+            layout=config.layout,
+            transport=Transport(case["transport"]),
+        )
+        with process:
+            process.wait_until_ready()
+            engine = Engine(config, pair.target, process)
+            generation = engine.generate(requests)
+            engine.close()
+    references = greedy_references(pair, NUM_PROMPTS, NUM_TOKENS)
+    assert count_near_ties(pair, requests, generation.outputs, references) <= 1
+
+
+@pytest.mark.parametrize("num_speculative_tokens", [1, 2, 7])
+def test_any_lookahead_writes_the_same(pair: Pair, num_speculative_tokens: int) -> None:
+    requests = greedy_requests(pair)
+    drafting = Drafting(num_speculative_tokens=num_speculative_tokens)
+    generation = run(pair, "ssd", requests, drafting, batch_size=4)
+    references = greedy_references(pair, NUM_PROMPTS, NUM_TOKENS)
+    assert count_near_ties(pair, requests, generation.outputs, references) <= 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_ssd_that_drafts_its_misses_walks_through_exactly_the_rounds_of_sd(pair: Pair, temperature: float) -> None:
+    """At a temperature too, since a position's draw does not depend on who drafts it."""
+    requests = [
+        Request(prompt=p, max_tokens=NUM_TOKENS, temperature=temperature, seed=i)
+        for i, p in enumerate(prompts(NUM_PROMPTS, pair.target.vocab_size))
+    ]
+    ssd = run(pair, "ssd", requests, batch_size=2)
+    sd = run(pair, "sd", requests, batch_size=3)
+    assert [o.accepted_lengths for o in ssd.outputs] == [o.accepted_lengths for o in sd.outputs]
+    assert [o.tokens for o in ssd.outputs] == [o.tokens for o in sd.outputs]
+    assert 0.3 < (ssd.records.rounds.columns()["num_hits"].sum() / sum(len(o.accepted_lengths) for o in ssd.outputs))
+
+
+@pytest.mark.parametrize("mode", ["ar", "sd", "ssd"])
+def test_a_request_does_not_depend_on_what_shares_its_batch(pair: Pair, mode: str) -> None:
+    requests = [
+        Request(prompt=p, max_tokens=10 + 7 * i, temperature=0.0 if i % 2 else 1.0, seed=1000 + i)
+        for i, p in enumerate(prompts(NUM_PROMPTS, pair.target.vocab_size))
+    ]
+    together = run(pair, mode, requests, batch_size=4)
+    alone = [run(pair, mode, [request]).outputs[0] for request in requests]
+    assert [o.tokens for o in together.outputs] == [o.tokens for o in alone]
+
+
+def test_output_ends_with_the_first_stop_token_unless_told_to_ignore_it(pair: Pair) -> None:
+    prompt = prompts(1, pair.target.vocab_size)[0]
+    reference = greedy_references(pair, NUM_PROMPTS, NUM_TOKENS)[0]
+    stop = reference[20]
+    end = reference.index(stop) + 1
+    asked = {"prompt": prompt, "max_tokens": NUM_TOKENS, "stop_tokens": frozenset({stop})}
+    for mode in ("ar", "sd", "ssd"):
+        stopped, ignored = run(pair, mode, [Request(**asked), Request(**asked, ignore_eos=True)]).outputs
+        assert stopped.tokens == reference[:end]
+        assert stopped.finish_reason.name == "STOP"
+        assert ignored.tokens == reference
+        assert ignored.finish_reason.name == "LENGTH"
