@@ -6,11 +6,13 @@ and read by `scenario`, which asks it for the behaviour under a temperature, a S
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from ssdsim.costs.models import Costs
+from ssdsim.errors import InputError
 from ssdsim.schema import (
     Document,
     NonNegativeFloat,
@@ -97,17 +99,27 @@ class Acceptance(Document):
     """A single number holds at every position; a list must reach as far as the scenario looks ahead."""
     spread: NonNegativeFloat = 0.0
     """Standard deviation between requests (Beta around the mean); 0 makes all requests alike."""
+    by_lookahead: tuple[Annotated[tuple[Probability, ...], Field(min_length=1)], ...] = ()
+    """Where difficulty persists along the text, acceptance depends on the lookahead (a short draft sees more easy
+    stretches): one list per measured lookahead, of its length, in increasing order. Lookaheads between two measured
+    ones are interpolated, shorter ones take the shortest. Empty: `per_position` holds at every lookahead."""
 
     @model_validator(mode="after")
     def _possible(self) -> Acceptance:
+        lengths = [len(probs) for probs in self.by_lookahead]
+        if lengths != sorted(set(lengths)):
+            raise ValueError(f"by_lookahead must hold lists of increasing length; got lengths {lengths}")
         known = self.per_position if isinstance(self.per_position, tuple) else (self.per_position,)
+        known = (*known, *(a for probs in self.by_lookahead for a in probs))
         widest = min(((a * (1 - a)) ** 0.5 for a in known if 0 < a < 1), default=0.0)
         if self.spread > 0 and self.spread >= widest:
             raise ValueError(f"spread must be below {widest:.4g}, which these means allow; got {self.spread}")
         return self
 
     def at(self, num_tokens: int) -> tuple[float, ...]:
-        """The first `num_tokens` acceptance probabilities."""
+        """Acceptance probabilities of the `num_tokens` positions of a draft of that length."""
+        if self.by_lookahead and num_tokens <= len(self.by_lookahead[-1]):
+            return tuple(self._interpolated(position, num_tokens) for position in range(num_tokens))
         if not isinstance(self.per_position, tuple):
             return (self.per_position,) * num_tokens
         if len(self.per_position) < num_tokens:
@@ -116,6 +128,16 @@ class Acceptance(Document):
                 "measure more positions, give a single number, or look ahead less"
             )
         return self.per_position[:num_tokens]
+
+    def _interpolated(self, position: int, lookahead: int) -> float:
+        """Acceptance at a position (from 0), linear between the measured lookaheads that have it."""
+        shorter = [probs for probs in self.by_lookahead if position < len(probs) <= lookahead]
+        longer = [probs for probs in self.by_lookahead if position < len(probs) and len(probs) >= lookahead]
+        if not shorter or not longer:
+            return (shorter[-1] if shorter else longer[0])[position]
+        low, high = shorter[-1], longer[0]
+        weight = (lookahead - len(low)) / (len(high) - len(low)) if len(high) > len(low) else 0.0
+        return (1 - weight) * low[position] + weight * high[position]
 
 
 class RankTrace(Document):
@@ -178,6 +200,25 @@ class Range(Document):
         return self
 
 
+class Uncertainty(Document):
+    """Estimated numbers whose errors hang together, as those of one fit do."""
+
+    paths: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Field paths within the profile."""
+    standard_errors: tuple[NonNegativeFloat, ...]
+    """One for each path."""
+    correlations: tuple[tuple[Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)], ...], ...] = ()
+    """With the paths before it: for path i a list of i numbers. Empty: independent."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Uncertainty:
+        if len(self.standard_errors) != len(self.paths):
+            raise ValueError(f"standard_errors needs one entry per path ({len(self.paths)})")
+        if self.correlations and [len(row) for row in self.correlations] != list(range(len(self.paths))):
+            raise ValueError("correlations needs a list for each path, with one number per path before it")
+        return self
+
+
 class Limits(Document):
     """The range in which the numbers were calibrated; beyond it a prediction is an extrapolation and says so."""
 
@@ -201,6 +242,8 @@ class PairProfile(Document):
     limits: Limits = Limits()
     ranges: dict[str, Range] = Field(default_factory=dict)
     """Field path to the range in which it may lie."""
+    uncertainties: tuple[Uncertainty, ...] = ()
+    """How surely the estimated numbers are known."""
     provenance: dict[str, Provenance] = Field(default_factory=dict)
     """Field path to where the number comes from; a path covers everything below it."""
 
@@ -216,6 +259,33 @@ class PairProfile(Document):
             known = "; ".join(_conditions(b.when) for b in self.behaviours)
             raise LookupError(f"profile {self.name!r} has no behaviour for {_conditions(wanted)}; it has: {known}")
         return max(matching, key=lambda b: len(b.when.model_dump(exclude_none=True)))
+
+
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+MIGRATIONS: dict[int, Migration] = {}
+"""For an older schema number, what turns its plain data into that of the next one."""
+
+
+def in_current_schema(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The plain data of a profile file of any version in the schema of this one.
+
+    Raises `InputError` for a version that is no number, is newer, or can no longer be read.
+    """
+    found = dict(data)
+    version = found.get("schema_version", PROFILE_SCHEMA)
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise InputError(f"pair: {source}: schema_version must be an integer; got {version!r}")
+    if version > PROFILE_SCHEMA:
+        raise InputError(
+            f"pair: {source} has profile schema {version}, this version reads up to {PROFILE_SCHEMA}: upgrade ssdsim"
+        )
+    for number in range(version, PROFILE_SCHEMA):
+        if number not in MIGRATIONS:
+            raise InputError(
+                f"pair: {source} has profile schema {number}, which is no longer read: calibrate it anew"
+            )
+        found = {**MIGRATIONS[number](found), "schema_version": number + 1}
+    return found
 
 
 def _matches(when: When, wanted: When) -> bool:

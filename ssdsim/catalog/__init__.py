@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ssdsim.errors import InputError
+from ssdsim.profile import in_current_schema
 
 DEFAULT_PROFILE = "llama-3.1-70b"
 
@@ -48,4 +49,4 @@ def _parse(text: str, reference: str) -> dict[str, Any]:
         raise InputError(f"pair: {reference} is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise InputError(f"pair: {reference} must hold one JSON object; got {type(data).__name__}")
-    return data
+    return in_current_schema(data, reference)

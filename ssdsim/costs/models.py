@@ -26,6 +26,14 @@ class RoundCosts(Protocol):
     def verify_s(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
         """One target forward over `query_tokens` new positions in all; with one per row it is an AR step."""
 
+    def verify_beside_build_s(
+        self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike
+    ) -> FloatArray:
+        """The same while the speculator builds, as far as both share the machine."""
+
+    def prefill_s(self, requests: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:
+        """What admitting `requests` with `prompt_tokens` each adds to their first round."""
+
     def sd_draft_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
         """SD's drafting: `num_steps` sequential draft steps on SD's own draft placement."""
 
@@ -83,10 +91,22 @@ class ComponentCosts(Document):
     reply: CostTerm = _ZERO
     outcome: CostTerm = _ZERO
     host: CostTerm = _ZERO
+    prefill: CostTerm = _ZERO
+    """What admitting one request (`query_tokens` of prompt) adds to its first round."""
+    verify_contention: PositiveFloat = 1.0
+    """How many times as long verification takes beside a build as alone."""
     jitter: Jitter = Jitter()
 
     def verify_s(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
         return self.verify(sequences, query_tokens, context_tokens)
+
+    def verify_beside_build_s(
+        self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike
+    ) -> FloatArray:
+        return self.verify_contention * self.verify(sequences, query_tokens, context_tokens)
+
+    def prefill_s(self, requests: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:
+        return np.asarray(requests) * self.prefill(1, prompt_tokens, 0)
 
     def sd_draft_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
         return np.asarray(num_steps) * self.draft_step(sequences, sequences, context_tokens)
@@ -146,6 +166,14 @@ class RatioCosts(Document):
         rows = np.asarray(sequences, dtype=float)
         extra = np.asarray(query_tokens) - rows
         return self._if_any(rows, 1.0 + self.verify_per_query_token * extra)
+
+    def verify_beside_build_s(
+        self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike
+    ) -> FloatArray:
+        return self.verify_s(sequences, query_tokens, context_tokens)
+
+    def prefill_s(self, requests: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:
+        return np.zeros(np.broadcast_shapes(np.shape(requests), np.shape(prompt_tokens)))
 
     def sd_draft_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
         return self._if_any(sequences, self.sd_draft)

@@ -61,15 +61,16 @@ def batch_columns(
     if setting.on_late == "truncate" and bool(np.any(times.build_s > times.window_s)):
         raise DomainError("drafting.on_late", "'truncate' changes what a row proposes: simulate it", "truncate")
     mean = mean_round(slots.law, times, gaps)
+    prefill_s = mean_prefill_s(slots, setting, costs)
     drafted_rows = slots.law[..., Source.DRAFTED, :].sum(axis=-1)
     typical = np.rint(drafted_rows * setting.batch_size).astype(int)
     build_s = np.take_along_axis(times.build_s, typical[..., None], axis=-1)[..., 0]
     return {
-        "tokens_per_s": setting.batch_size * slots.tokens_per_round / mean.round_s,
-        "round_s": np.asarray(mean.round_s),
+        "tokens_per_s": setting.batch_size * slots.tokens_per_round / (mean.round_s + prefill_s),
+        "round_s": np.asarray(mean.round_s) + prefill_s,
         "window_s": np.asarray(mean.window_s),
         "build_wait_s": np.asarray(mean.build_wait_s),
-        "fallback_s": np.asarray(mean.fallback_s),
+        "fallback_s": np.asarray(mean.fallback_s) + prefill_s,
         "overhead_s": np.asarray(mean.overhead_s),
         "build_s": build_s,
         "mean_acceptance_length": slots.tokens_per_round,
@@ -90,7 +91,7 @@ def ssd_times(
     branches = drafted * slots.drafted_branches[..., None] + answered * slots.answered_branches[..., None]
     window_s = np.zeros_like(query) + (
         costs.reply_s(b, verified)
-        + costs.verify_s(b, verified, context)
+        + costs.verify_beside_build_s(b, verified, context)
         + costs.accept_s(b, verified)
         + costs.outcome_s(b)
     )
@@ -139,6 +140,12 @@ def _gaps(jit_s: FloatArray, setting: Setting, costs: RoundCosts) -> tuple[Float
     return missed_s, (Gap((End.MISS,), missed_s), Gap((End.FINISHED,), jit_s))
 
 
+def mean_prefill_s(slots: SlotNumbers, setting: Setting, costs: RoundCosts) -> FloatArray:
+    """[points] time per round for admitting requests in the place of those that finished."""
+    admitted = setting.batch_size * slots.law[..., End.FINISHED].sum(axis=-1)
+    return costs.prefill_s(admitted, slots.prompt_tokens)
+
+
 def serial_times(
     slots: SlotNumbers, setting: Setting, costs: RoundCosts
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -158,6 +165,7 @@ def serial_times(
 def _serial_columns(slots: SlotNumbers, setting: Setting, costs: RoundCosts) -> Columns:
     """Nothing is built, nothing is looked up, one phase follows the other."""
     drafting_s, window_s, host_s = serial_times(slots, setting, costs)
+    drafting_s = drafting_s + mean_prefill_s(slots, setting, costs)
     round_s = drafting_s + window_s + host_s
     nothing = np.zeros_like(round_s)
     return {

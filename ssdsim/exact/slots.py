@@ -44,6 +44,8 @@ class SlotNumbers:
     answered_branches: FloatArray
     context_tokens: FloatArray
     """Mean context of a row over its life."""
+    prompt_tokens: FloatArray
+    """Mean prompt of a request."""
 
     def take(self, index: NDArray[np.int64]) -> SlotNumbers:
         """The points at `index`."""
@@ -85,6 +87,7 @@ def _numbers(
         drafted_branches=np.array([float(drafted.num_branches) for drafted, _ in rows]),
         answered_branches=np.array([float(answered.num_branches) for _, answered in rows]),
         context_tokens=np.array([_mean_context(p.scenario, t) for p, t in zip(points, tokens, strict=True)]),
+        prompt_tokens=np.array([mean_length(point.scenario.workload.prompt_tokens) for point in points]),
     )
 
 

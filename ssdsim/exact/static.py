@@ -54,10 +54,11 @@ def _times(point: DesignPoint, slots: SlotNumbers, setting: Setting) -> RoundTim
 
 
 def _initial_s(point: DesignPoint, slots: SlotNumbers, setting: Setting) -> float:
-    """First drafting of the whole batch, or its fallback where first rounds count as misses."""
+    """Admission and first drafting of the whole batch, or its fallback where first rounds count as misses."""
     costs, b = point.scenario.pair.costs, setting.batch_size
+    prefill_s = float(costs.prefill_s(b, slots.prompt_tokens[0]))
     if setting.mode is not Mode.SSD:
-        return 0.0
+        return prefill_s
     if setting.first_round == "jit" or setting.fallback is FallbackKind.JIT:
-        return float(costs.jit_s(b, slots.num_steps[0], slots.context_tokens[0]))
-    return float(costs.ngram_s(b)) if setting.fallback is FallbackKind.NGRAM else 0.0
+        return prefill_s + float(costs.jit_s(b, slots.num_steps[0], slots.context_tokens[0]))
+    return prefill_s + (float(costs.ngram_s(b)) if setting.fallback is FallbackKind.NGRAM else 0.0)
