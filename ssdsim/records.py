@@ -94,7 +94,7 @@ ROUND_COLUMNS: dict[str, DTypeLike] = {
 }
 """A round lasts from its look-up to the next round's:
 
-    round_s = lookup_s + fallback_s + prefill_s + window_s + build_wait_s + host_s,
+    round_s = prefill_s + lookup_s + fallback_s + window_s + build_wait_s + host_s,
     window_s = reply_s + verify_s + accept_s + outcome_s
 
 where `build_wait_s` (no column) is what a late build adds, and `prefill_s` what reading the prompts of newly admitted

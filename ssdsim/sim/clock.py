@@ -14,6 +14,8 @@ ProcessSteps = Generator[Event, Any, None]
 class RoundPlan(NamedTuple):
     """What one round asks of the three processes, in seconds."""
 
+    prefill_s: float
+    """Reading the prompts of admitted requests."""
     lookup_s: float
     fallback_s: float
     window_s: float

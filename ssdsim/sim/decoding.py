@@ -138,6 +138,9 @@ class DecodingBlock:
         histogram[Source.AR, Lookup.NOT_MADE] = int(self.rows.batch_size[measured].sum()) - final
         return histogram
 
+    def admissions(self) -> tuple[IntArray, IntArray]:
+        return self._from[self._admitted], self._stays.prompt_tokens[self._admitted]
+
     def requests(self) -> RequestEvents:
         stays, lengths = self._stays, self._to - self._from
         nothing = np.zeros_like(lengths)

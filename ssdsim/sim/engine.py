@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 
 from ssdsim.design_point import DesignPoint, resolve
 from ssdsim.errors import InputError
@@ -83,16 +82,34 @@ def _plans(
 
 def plans_of(block: RoundBlock, timed: TimedRounds) -> Iterator[RoundPlan]:
     """One plan per round, or per run of rounds in which only the verifier has something to do."""
+    if block.runs is not None:
+        return (_run_plan(run_s) for run_s in np.add.reduceat(timed.terms.alone_s, block.runs).tolist())
     terms = timed.terms
-    columns: Sequence[NDArray[Any]]
-    if block.runs is None:
-        build_s, hits = terms.build_s - timed.unbuilt_s, block.rows.num_hits > 0
-        columns = (terms.lookup_s, terms.fallback_s, terms.window_s, build_s, timed.unbuilt_s, terms.host_s, hits)
-    else:
-        run_s = np.add.reduceat(terms.window_s + terms.host_s, block.runs)
-        nothing = np.zeros(len(run_s))
-        columns = (nothing, nothing, run_s, nothing, nothing, nothing, nothing)
+    columns = (
+        terms.prefill_s,
+        terms.lookup_s,
+        terms.fallback_s,
+        terms.window_s,
+        terms.build_s - timed.unbuilt_s,
+        timed.unbuilt_s,
+        terms.host_s,
+        block.rows.num_hits > 0,
+    )
     return map(RoundPlan._make, zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _run_plan(run_s: float) -> RoundPlan:
+    """A run of rounds as one long verification."""
+    return RoundPlan(
+        prefill_s=0.0,
+        lookup_s=0.0,
+        fallback_s=0.0,
+        window_s=run_s,
+        build_s=0.0,
+        unbuilt_s=0.0,
+        host_s=0.0,
+        has_hits=False,
+    )
 
 
 def _rounds_of(point: DesignPoint, laws: RowLaws, times: RoundTimes, streams: Streams) -> Rounds:

@@ -151,7 +151,7 @@ class _Rows:
         accepted = np.where(missed, accepted_if[1], accepted_if[0])
         produced = np.cumsum(accepted + 1, axis=1, dtype=np.int64)
         row, column, place = _by_age(produced - accepted <= self._left[:, None])  # the rounds that are played
-        accepted, after, state = (table.ravel()[place] for table in (accepted, produced, missed.view(np.int8)))
+        accepted, after, state = accepted.ravel()[place], produced.ravel()[place], missed.view(np.int8).ravel()[place]
         left = self._left[row] - after  # negative where the last round overshoots
         age = self._age + column
         history = RowHistory(

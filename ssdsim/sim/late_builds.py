@@ -18,6 +18,8 @@ from ssdsim.sim.rounds import BoolArray, FloatArray, IntArray
 class RoundTerms(NamedTuple):
     """Seconds of each phase, [rounds]; the names are those of the round table."""
 
+    prefill_s: FloatArray
+    """Reading the prompts of the requests that enter with this round, before everything else."""
     lookup_s: FloatArray
     fallback_s: FloatArray
     """Drafting that the verifier waits for: SSD's misses and first rounds, all of SD's drafting."""
@@ -34,6 +36,11 @@ class RoundTerms(NamedTuple):
     def window_s(self) -> FloatArray:
         """From the reply's leaving to the outcomes' arrival."""
         return self.reply_s + self.verify_s + self.accept_s + self.outcome_s
+
+    @property
+    def alone_s(self) -> FloatArray:
+        """A round in which the verifier has nobody to wait for."""
+        return self.prefill_s + self.window_s + self.host_s
 
     @property
     def build_s(self) -> FloatArray:

@@ -65,8 +65,7 @@ class Recorder:
         starts = np.array(self._clock.starts)
         if block.runs is None:
             return starts
-        lasts_s = timed.terms.prefill_s + timed.terms.window_s + timed.terms.host_s
-        before = np.cumsum(lasts_s) - lasts_s
+        before = np.cumsum(timed.terms.alone_s) - timed.terms.alone_s
         lengths = np.diff(block.runs, append=len(block))
         spread: FloatArray = before + np.repeat(starts - before[block.runs], lengths)
         return spread

@@ -43,8 +43,15 @@ class RoundTimes:
     def of(self, block: RoundBlock) -> TimedRounds:
         """Every phase of the block's rounds."""
         query_tokens = self._query_tokens(block.rows)
-        terms = self._jittered(self._mean_terms(block.rows, block.fallback, query_tokens), block.first_round)
+        terms = self._mean_terms(block.rows, block.fallback, query_tokens)
+        terms = self._jittered(terms, block.first_round)._replace(prefill_s=self._prefill_s(block))
         return TimedRounds(query_tokens, *settle_late_builds(terms, block.goes_on, self._drafting))
+
+    def _prefill_s(self, block: RoundBlock) -> FloatArray:
+        """One admission after the other."""
+        rounds, prompt_tokens = block.admissions()
+        each_s = self._costs.prefill_s(np.ones(len(rounds)), prompt_tokens)
+        return np.bincount(rounds, each_s, len(block)).astype(np.float64)
 
     def _query_tokens(self, rows: RowCounts) -> IntArray:
         if self._mode is Mode.SSD and self._drafting.padded_verify:
@@ -55,7 +62,8 @@ class RoundTimes:
         costs, batch = self._costs, rows.batch_size
         nothing = np.zeros(len(batch))
         terms = RoundTerms(*(nothing,) * len(RoundTerms._fields))._replace(
-            verify_s=costs.verify_s(batch, query_tokens, rows.context_tokens), host_s=costs.host_s(batch)
+            verify_s=costs.verify_s(batch, query_tokens, rows.context_tokens),
+            host_s=costs.host_s(batch),
         )
         if self._mode is Mode.AR:
             return terms
@@ -63,7 +71,9 @@ class RoundTimes:
         if self._mode is Mode.SD:
             return terms._replace(fallback_s=self._sd_draft_s(rows))
         glue_s, tree_s, store_s = self._build_s(rows)
+        beside_s = costs.verify_beside_build_s(batch, query_tokens, rows.context_tokens)
         return terms._replace(
+            verify_s=np.where(glue_s + tree_s + store_s > 0, beside_s, terms.verify_s),
             lookup_s=costs.lookup_s(batch),
             fallback_s=self._fallback_s(rows, fallback),
             reply_s=costs.reply_s(batch, query_tokens),

@@ -115,6 +115,9 @@ class RoundBlock(Protocol):
     def outcomes(self, measured: BoolArray) -> IntArray:
         """Rows of the rounds in the mask by [source, look-up, num_proposed, num_accepted]."""
 
+    def admissions(self) -> tuple[IntArray, IntArray]:
+        """(round, counted from the block's first; prompt tokens) of every admitted request."""
+
     def requests(self) -> RequestEvents: ...
 
     def __len__(self) -> int: ...
@@ -154,6 +157,10 @@ class SpeculativeBlock:
             entries = entries.where(measured[entries.round - self.first_round])
         proposed = self.laws.num_proposed[entries.kind]
         return outcome_histogram(entries.source, entries.lookup, proposed, entries.num_accepted)
+
+    def admissions(self) -> tuple[IntArray, IntArray]:
+        first = np.flatnonzero(self.entries.age == 0)
+        return self.entries.round[first] - self.first_round, self.entries.context_tokens[first]
 
     def requests(self) -> RequestEvents:
         if self.endless:

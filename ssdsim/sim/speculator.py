@@ -29,6 +29,8 @@ class Speculator:
         unbuilt_s = 0.0
         for plan in plans:
             clock.starts.append(env.now)
+            if plan.prefill_s:
+                yield timeout(plan.prefill_s)
             if plan.lookup_s:
                 yield timeout(plan.lookup_s)
             answers = self._fallback.answer(plan) if plan.fallback_s else None
