@@ -168,6 +168,7 @@ def test_simulated_rows_depend_on_the_seed_only_and_come_with_bounds() -> None:
     axes = ("batch_size=1,2", "run.seed=1,2")
     plan = plan_of(*axes, methods=(Method.SIM,), workload={"num_requests": 40, "output_tokens": 50})
     first, second = sweep(plan), sweep(plan)
+    assert first["error"].tolist() == [None] * 4
     np.testing.assert_array_equal(first["tokens_per_s"], second["tokens_per_s"])
     assert len(set(first["tokens_per_s"])) == 4
     assert np.all(first["tokens_per_s_low"] < first["tokens_per_s"])
