@@ -1,7 +1,7 @@
 """How surely a prediction is known, from how surely its profile's numbers are: `mid [low, high]` at 95 %.
 
-A profile says of its numbers either how large the errors of their estimates are (`uncertainties`, correlated within one
-fit) or between which ends an assumption may lie (`ranges`). Profiles are drawn accordingly (normal errors, uniform
+A profile says of its numbers either how large the errors of their estimates are (`uncertainties`, correlated within
+one fit) or between which ends an assumption may lie (`ranges`). Profiles are drawn accordingly (normal errors, uniform
 within ranges), each is evaluated, and the middle 95 % of the answers are the bounds. What the scenario decides stays
 decided: a fan-out that was optimised for the profile is not optimised anew for every draw.
 

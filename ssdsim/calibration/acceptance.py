@@ -1,7 +1,7 @@
 """Acceptance per position and its spread between requests, by maximum likelihood.
 
-The model is the simulator's and the exact model's: a request sits at a quantile u of the spread, and at every position
-accepts with the u-quantile of a Beta law around that position's mean. Pooled shares would not estimate those means:
+The model is the simulator's and the exact model's: a request sits at a quantile u of the spread, and accepts every
+position with the u-quantile of a Beta law around that position's mean. Pooled shares would not estimate those means:
 slow requests fill more rounds, and late positions are reached by fast ones. The likelihood of the counts, integrated
 over u, needs no such correction, and when a request stops does not matter to it. Errors are robust ("sandwich", a
 request being the unit), so that what the model leaves out widens them instead of going unnoticed.
@@ -172,4 +172,5 @@ class _Spread:
         largest = 0.98 * np.sqrt(mean * (1 - mean))
         concentration = (mean * (1 - mean) / np.minimum(spread, largest) ** 2 - 1)[:, None]
         probs = betaincinv(mean[:, None] * concentration, (1 - mean)[:, None] * concentration, self._quantiles)
-        return np.clip(probs, 1e-12, 1 - 1e-12)
+        inner: FloatArray = np.clip(probs, 1e-12, 1 - 1e-12)
+        return inner

@@ -1,8 +1,7 @@
 """Seconds of every phase of a round, from the round tables of runs in all modes.
 
-Every phase becomes a cost term of its own shape (see `terms`); `phases` says which rounds speak of which phase. What a
-round lasts beyond its phases is host time, and what a round in which requests were admitted lasts beyond that is
-prefill. Verification beside a running build (SSD) may be slower than alone (AR, SD): their ratio is the contention.
+Every phase becomes a cost term of its own shape (see `terms`); `phases` says which rounds speak of which phase. What
+a round lasts beyond its phases is host time, and what admissions add beyond that is prefill. Verification beside a running build (SSD) may be slower than alone (AR, SD): their ratio is the contention.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def _seen(
     query_tokens: NDArray[np.integer] | None = None,
     divided_by: int = 1,
 ) -> Observations:
-    """Column `column` at the chosen rounds; the batch unless `sequences` are given, one query token each unless given."""
+    """Column `column` at the chosen rounds, of the whole batch with one query token each unless told otherwise."""
     seconds = np.asarray(run.rounds[column], dtype=np.float64) / divided_by
     return _observed(run, seconds, chosen, sequences, query_tokens)
 

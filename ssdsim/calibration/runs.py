@@ -47,12 +47,16 @@ class Run:
     def of(cls, records: Records, name: str) -> Run:
         """Read what the run's `about` says of its scenario; `InputError` where it says too little."""
         scenario = records.about.get("scenario")
-        if not isinstance(scenario, Mapping):
+        if not isinstance(scenario, Mapping) or "mode" not in scenario:
             raise InputError(f"{name}: about.json tells no scenario, so this run cannot be calibrated from")
-        parts = {"drafting": Drafting, "workload": Workload, "placement": Placement}
-        read = {key: validate(part, scenario.get(key, {}), source=name, prefix=key) for key, part in parts.items()}
-        mode = Mode(records.about.get("mode", scenario.get("mode", Mode.SSD)))
-        return cls(name=name, records=records, mode=mode, **read)  # type: ignore[arg-type]
+        return cls(
+            name=name,
+            records=records,
+            mode=Mode(scenario["mode"]),
+            drafting=validate(Drafting, scenario.get("drafting", {}), source=name, prefix="drafting"),
+            workload=validate(Workload, scenario.get("workload", {}), source=name, prefix="workload"),
+            placement=validate(Placement, scenario.get("placement", {}), source=name, prefix="placement"),
+        )
 
     @cached_property
     def rounds(self) -> Columns:
@@ -84,7 +88,7 @@ class Run:
     def request_set(self) -> str:
         """Equal for runs that served the same requests."""
         about = self.records.about
-        return str(about.get("prompt_set", about.get("seed", self.name)))
+        return str((about.get("prompts"), about.get("seed", self.name)))
 
     def round_index(self) -> IntArray:
         """For every row of the outcome table its row in the round table."""

@@ -1,8 +1,8 @@
 """From observed seconds to one cost term: robust regression to a linear form, or to a table where no line fits.
 
-Errors are taken relative to the prediction (a phase of 10 ms is not known ten times better than one of 1 ms), outliers
-are bounded (Huber), and the coefficients are then scaled so that predicted and observed time agree in sum: a rate
-depends on the mean, outliers included. No coefficient is negative. Used by `latency`.
+Errors are taken relative to the prediction (a phase of 1 ms counts as much as one of 10 ms), outliers are bounded
+(Huber), and the coefficients are then scaled so that predicted and observed time agree in sum: a rate depends on the
+mean, outliers included. No coefficient is negative. Used by `latency`.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def observations(
 ) -> Observations:
     """Bring everything to arrays of the length of `seconds`."""
     time = np.asarray(seconds, dtype=np.float64)
-    shapes = (
+    rows, query, context = (
         np.broadcast_to(np.asarray(v, dtype=np.float64), time.shape)
         for v in (sequences, query_tokens, context_tokens)
     )
-    return Observations(*shapes, time, np.broadcast_to(np.asarray(cluster, np.int64), time.shape))
+    return Observations(rows, query, context, time, np.broadcast_to(np.asarray(cluster, np.int64), time.shape))
 
 
 def joined(parts: Sequence[Observations]) -> Observations:
@@ -124,11 +124,12 @@ def _fit_table(seen: Observations) -> TermFit:
 
 def _knots(query_tokens: FloatArray) -> FloatArray:
     """Widths that were seen, thinned out where there are many."""
-    widths = np.unique(query_tokens)
+    widths: FloatArray = np.unique(query_tokens)
     if len(widths) <= _MOST_KNOTS:
         return widths
     wanted = np.geomspace(widths[0], widths[-1], _MOST_KNOTS)
-    return widths[np.unique(np.abs(widths[:, None] - wanted).argmin(axis=0))]
+    thinned: FloatArray = widths[np.unique(np.abs(widths[:, None] - wanted).argmin(axis=0))]
+    return thinned
 
 
 def _independent(columns: dict[str, FloatArray]) -> list[str]:
@@ -171,7 +172,7 @@ def _non_negative(design: FloatArray, seconds: FloatArray, weights: FloatArray) 
     """Weighted least squares without negative coefficients, on the small triangular system."""
     from scipy.optimize import nnls
 
-    triangle = np.linalg.qr(np.append(design, seconds[:, None], axis=1) * weights[:, None], mode="r")
+    triangle: FloatArray = np.linalg.qr(np.append(design, seconds[:, None], axis=1) * weights[:, None], mode="r")
     found: FloatArray = nnls(triangle[:, :-1], triangle[:, -1])[0]
     return found
 

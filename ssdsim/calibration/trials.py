@@ -60,7 +60,7 @@ def count_trials(runs: Sequence[Run], sources: Collection[int], num_tokens: int 
     counts = np.zeros((2, len(keys), len(columns)))
     for run, part in zip(runs, parts, strict=True):
         rows = np.array([keys[key] for key in part.keys], np.int64)
-        to = [columns.index((run.lookahead, i)) for i in range(part.width)]
+        to = np.array([columns.index((run.lookahead, i)) for i in range(part.width)], np.int64)
         for total, here in zip(counts, (part.reached, part.accepted), strict=True):
             np.add.at(total, np.ix_(rows, to), here)
     seen = counts[0].sum(axis=1) > 0
