@@ -6,7 +6,7 @@ the widths of forwards. `resolve` makes that step once, so that the two evaluati
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,8 @@ class RowKind:
     acceptance: tuple[float, ...]
     fan_out: tuple[int, ...]
     hit_probs: tuple[float, ...]
+    spread: float = 0.0
+    """Standard deviation of the acceptance between requests."""
 
     @property
     def num_proposed(self) -> int:
@@ -87,15 +89,17 @@ def resolve(scenario: Scenario) -> DesignPoint:
 def _drafted_row(fan_out: FanOut, acceptance: tuple[float, ...], behaviour: Behaviour) -> RowKind:
     after_draft = behaviour.hit_curves.after_draft
     last = after_draft.all_accepted_curve(_agreement(len(acceptance), behaviour))
-    return _row(fan_out, acceptance, after_draft.rejection.curve(), last)
+    row = _row(fan_out, acceptance, after_draft.rejection.curve(), last)
+    return replace(row, spread=behaviour.acceptance.spread)
 
 
 def _undrafted_row(drafting: Drafting, behaviour: Behaviour) -> RowKind:
     """Random tokens are never accepted, so only the position of the first one can matter."""
     num_tokens = 0 if drafting.fallback.kind is FallbackKind.JIT else num_fallback_tokens(drafting)
     if drafting.fallback.kind is FallbackKind.NGRAM and behaviour.ngram_acceptance is not None:
-        curves = _curves_after_fallback(behaviour, num_tokens)
-        return _row(_on_miss(drafting, num_tokens), behaviour.ngram_acceptance.at(num_tokens), *curves)
+        found = behaviour.ngram_acceptance
+        row = _row(_on_miss(drafting, num_tokens), found.at(num_tokens), *_curves_after_fallback(behaviour, num_tokens))
+        return replace(row, spread=found.spread)
     here = _row(_on_miss(drafting, 0), (), *_curves_after_fallback(behaviour, 0))
     return RowKind(
         acceptance=(0.0,) * num_tokens,

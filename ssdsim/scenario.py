@@ -113,7 +113,7 @@ class Drafting(Document):
     sd_extra_step: bool = False
     """Synchronous SD runs one more draft step per round (the official engine)."""
     redraft_hits: bool = False
-    """With `jit`, one miss re-drafts the whole batch (the official engine)."""
+    """With `jit`, one row to draft re-drafts the whole batch (the official engine)."""
 
 
 class Placement(Document):

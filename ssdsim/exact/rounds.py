@@ -130,8 +130,6 @@ def _gaps(jit_s: FloatArray, setting: Setting, costs: RoundCosts) -> tuple[Float
     if setting.fallback is FallbackKind.JIT:
         whole = np.where(counts > 0, jit_s[..., -1:], 0.0)
         missed_s = whole if setting.redraft_hits else jit_s
-        if setting.redraft_hits and setting.first_round == "jit":
-            return missed_s, (Gap((End.MISS,), missed_s), Gap((End.FINISHED,), jit_s))
         return missed_s, (Gap((End.MISS, End.FINISHED), missed_s),)
     missed_s = costs.ngram_s(counts) if setting.fallback is FallbackKind.NGRAM else np.zeros(counts.size)
     missed_s = np.broadcast_to(missed_s, jit_s.shape)

@@ -6,7 +6,8 @@ It depends on drafting, behaviour and lengths only, so a sweep evaluates it once
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,22 +98,17 @@ def _rows(point: DesignPoint, mode: Mode, fallback: FallbackKind) -> tuple[RowKi
         plain = RowKind(acceptance=(), fan_out=(0,), hit_probs=(0.0,))
         return plain, plain
     if mode is Mode.SD:
-        uncached = RowKind(
-            acceptance=point.drafted.acceptance,
-            fan_out=(0,) * len(point.drafted.fan_out),
-            hit_probs=(0.0,) * len(point.drafted.hit_probs),
-        )
+        drafted = point.drafted
+        nothing = (0,) * len(drafted.fan_out)
+        uncached = replace(drafted, fan_out=nothing, hit_probs=tuple(map(float, nothing)))
         return uncached, uncached
     if fallback in {FallbackKind.THRESHOLD, FallbackKind.AUTO}:
         raise DomainError("drafting.fallback.kind", "must be resolved to one action first", str(fallback))
     if fallback is not FallbackKind.JIT:
         return point.drafted, point.undrafted
     if point.scenario.drafting.redraft_hits and point.redrafted != point.drafted:
-        raise DomainError(
-            "drafting.redraft_hits",
-            "with another fan-out after a miss, rows depend on the batch: simulate it",
-            True,
-        )
+        requirement = "with another fan-out after a miss, rows depend on the batch: use method 'sim'"
+        raise DomainError("drafting.redraft_hits", requirement, True)
     return point.drafted, point.redrafted
 
 
@@ -120,7 +116,7 @@ def _alike(points: Sequence[DesignPoint], rows: Sequence[tuple[RowKind, RowKind]
     """Indices of points that one call of the theory can evaluate."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, (point, (drafted, answered)) in enumerate(zip(points, rows, strict=True)):
-        shape = (drafted.num_proposed, answered.num_proposed, point.behaviour.acceptance.spread > 0)
+        shape = (drafted.num_proposed, answered.num_proposed, _differs(drafted, answered))
         load = (point.scenario.workload.output_tokens, point.scenario.drafting.first_round)
         groups.setdefault((*shape, *load), []).append(i)
     return list(groups.values())
@@ -160,19 +156,34 @@ def _row_laws(
     """Row laws over points, and over kinds of requests (with their shares) where acceptance is spread."""
     if any(point.behaviour.rank_trace is not None for point in points):
         raise DomainError("rank_trace", "a trace is replayed by the simulator only: use method 'sim'", "a trace")
+    mixed = _differs(*rows[0])
+    drafted, answered = (_kind_laws(kind, mixed) for kind in zip(*rows, strict=True))
+    return drafted, answered, _quantiles()[1] if mixed else None
+
+
+def _differs(drafted: RowKind, answered: RowKind) -> bool:
+    """Whether requests differ in their acceptance."""
+    return drafted.spread > 0 or answered.spread > 0
+
+
+def _kind_laws(rows: Sequence[RowKind], mixed: bool) -> RowLaw:
+    """Laws of one kind of row: arrays over points, and over kinds of requests where those differ."""
+    acceptance = np.array([row.acceptance for row in rows]).reshape(len(rows), -1)
+    hits = np.array([row.hit_probs for row in rows])
+    if mixed:
+        quantiles, _ = _quantiles()
+        acceptance = np.stack(
+            [spread_acceptance(mean, row.spread, quantiles) for mean, row in zip(acceptance, rows, strict=True)]
+        )
+        hits = np.broadcast_to(hits[:, None, :], (len(rows), SPREAD_NODES, hits.shape[-1]))
+    return RowLaw(acceptance_prob=acceptance, hit_prob=hits)
+
+
+@lru_cache(maxsize=1)
+def _quantiles() -> tuple[FloatArray, FloatArray]:
+    """Quantiles in (0, 1) that stand for all requests, and their shares."""
     nodes, weights = np.polynomial.legendre.leggauss(SPREAD_NODES)
-    spreads = [point.behaviour.acceptance.spread for point in points]
-    laws = []
-    for kind in zip(*rows, strict=True):
-        acceptance = np.array([row.acceptance for row in kind]).reshape(len(kind), -1)
-        hits = np.array([row.hit_probs for row in kind])
-        if spreads[0] > 0:
-            quantiles = (nodes + 1) / 2
-            pairs = zip(acceptance, spreads, strict=True)
-            acceptance = np.stack([spread_acceptance(mean, spread, quantiles) for mean, spread in pairs])
-            hits = np.broadcast_to(hits[:, None, :], (len(kind), SPREAD_NODES, hits.shape[-1]))
-        laws.append(RowLaw(acceptance_prob=acceptance, hit_prob=hits))
-    return laws[0], laws[1], weights / 2 if spreads[0] > 0 else None
+    return (nodes + 1) / 2, weights / 2
 
 
 def _only(law: RowLaw) -> RowLaw:
@@ -187,6 +198,8 @@ def spread_acceptance(mean: FloatArray, spread: float, quantiles: FloatArray) ->
     from scipy.special import betaincinv
 
     result = np.broadcast_to(mean, (quantiles.size, mean.size)).copy()
+    if spread == 0:
+        return result
     inner = (mean > 0) & (mean < 1)
     concentration = mean[inner] * (1 - mean[inner]) / spread**2 - 1
     result[:, inner] = betaincinv(mean[inner] * concentration, (1 - mean[inner]) * concentration, quantiles[:, None])

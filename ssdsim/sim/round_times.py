@@ -93,7 +93,7 @@ class RoundTimes:
         missing = rows.num_misses
         drafted = rows.num_first + np.where(fallback == Fallback.JIT, missing, 0)
         if self._drafting.redraft_hits:
-            drafted = np.where(missing > 0, rows.batch_size, drafted)
+            drafted = np.where(drafted > 0, rows.batch_size, drafted)
         if self._lookahead == 0:
             drafted = np.zeros_like(drafted)
         jit_s = self._costs.jit_s(drafted, self._lookahead, rows.context_tokens)
