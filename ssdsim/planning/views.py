@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from ssdsim.planning.grid import Axis
 from ssdsim.planning.plan import SweepPlan
 from ssdsim.planning.results import Columns
 from ssdsim.plotting.sweep import Line, View, is_numeric
+from ssdsim.quantities import LABELS
 
 _FIELD_NAMES = {
     "num_speculative_tokens": "lookahead",
@@ -26,8 +28,13 @@ _FIELD_NAMES = {
     "fallback.kind": "fallback",
     "fan_out.policy": "fan-out policy",
 }
+_SMALLER_IS_BETTER = {name for name, label in LABELS.items() if label.unit == "ms"}
 _MAX_LINES = 9
 """With more lines than this, each mode keeps the best of its lines at every x."""
+
+FloatArray = NDArray[np.float64]
+_Headed: TypeAlias = tuple[Line, str]
+"""A line, and the label of its mode and method alone."""
 
 
 def view_of(plan: SweepPlan, table: Columns, quantity: str) -> View:
@@ -36,20 +43,21 @@ def view_of(plan: SweepPlan, table: Columns, quantity: str) -> View:
     cube = table[quantity].reshape([*(len(axis) for axis in axes), len(plan.methods)])
     x, panel = _chosen_axes(axes)
     rest = [i for i in range(len(axes)) if i not in (x, panel)]
-    cube = np.transpose(
-        cube, [*(i for i in (panel,) if i is not None), *rest, len(axes), *(i for i in (x,) if i is not None)]
-    )
+    methods = len(axes)
+    cube = np.transpose(cube, [axis for axis in (panel, *rest, methods, x) if axis is not None])
     panels = len(axes[panel]) if panel is not None else 1
     steps = len(axes[x]) if x is not None else 1
-    lines, laid_out = _merged(*_lines(plan, [axes[i] for i in rest], cube.reshape(panels, -1, steps), quantity))
+    lines, values = _merged(_lines(plan, [axes[i] for i in rest]), cube.reshape(panels, -1, steps))
+    if len(lines) > _MAX_LINES:
+        lines, values = _best_of(lines, values, smallest=quantity in _SMALLER_IS_BETTER)
     return View(
         quantity=quantity,
         panel_name=axis_label(axes[panel]) if panel is not None else "",
         panel_values=axes[panel].column(0) if panel is not None else ("",),
         x_name=axis_label(axes[x]) if x is not None else "",
         x_values=axes[x].column(0) if x is not None else ("",),
-        lines=lines,
-        values=laid_out,
+        lines=tuple(line for line, _ in lines),
+        values=values,
     )
 
 
@@ -75,10 +83,8 @@ def _chosen_axes(axes: Sequence[Axis]) -> tuple[int | None, int | None]:
     return x, others[0] if others else None
 
 
-def _lines(
-    plan: SweepPlan, axes: Sequence[Axis], cube: NDArray[np.float64], quantity: str
-) -> tuple[list[tuple[Line, str]], NDArray[np.float64]]:
-    """Every combination of the remaining axes and the method, with the label of its mode and method alone."""
+def _lines(plan: SweepPlan, axes: Sequence[Axis]) -> list[_Headed]:
+    """Every combination of the remaining axes and the method."""
     lines = []
     for steps, method in product(product(*(range(len(axis)) for axis in axes)), plan.methods):
         words, mode = [], None
@@ -91,39 +97,40 @@ def _lines(
         head = (mode or str(plan.base["mode"])).upper()
         head = f"{head} {method}" if len(plan.methods) > 1 else head
         lines.append((Line(", ".join([head, *words]), mode, str(method)), head))
-    if len(lines) <= _MAX_LINES:
-        return lines, cube
-    return _best_of(lines, cube, smallest=quantity.endswith("_s") and not quantity.startswith("tokens"))
+    return lines
 
 
-def _best_of(
-    lines: Sequence[tuple[Line, str]], cube: NDArray[np.float64], *, smallest: bool
-) -> tuple[list[tuple[Line, str]], NDArray[np.float64]]:
-    heads = list(dict.fromkeys(head for _, head in lines))
-    best, kept = [], []
-    for head in heads:
-        members = [i for i, (_, own) in enumerate(lines) if own == head]
+def _merged(lines: Sequence[_Headed], cube: FloatArray) -> tuple[list[_Headed], FloatArray]:
+    """Lines of one mode and method that all agree become one, under the name of the mode and method."""
+    kept: list[_Headed] = []
+    index: list[int] = []
+    for head, members in _families(lines).items():
+        same = all(np.array_equal(cube[:, i], cube[:, members[0]], equal_nan=True) for i in members[1:])
+        if same and len(members) > 1:
+            kept.append((lines[members[0]][0]._replace(label=head), head))
+            index.append(members[0])
+        else:
+            kept += [lines[i] for i in members]
+            index += members
+    return kept, cube[:, index]
+
+
+def _best_of(lines: Sequence[_Headed], cube: FloatArray, *, smallest: bool) -> tuple[list[_Headed], FloatArray]:
+    """The best line of each mode and method at every x."""
+    worst = np.inf if smallest else -np.inf
+    kept, best = [], []
+    for head, members in _families(lines).items():
         line = lines[members[0]][0]
-        label = line.label if len(members) == 1 else f"{head}, best of {len(members)}"
-        kept.append((line._replace(label=label), head))
-        part = cube[:, members]
-        worst = np.inf if smallest else -np.inf
-        filled = np.where(np.isnan(part), worst, part)
-        chosen = filled.min(axis=1) if smallest else filled.max(axis=1)
+        kept.append((line if len(members) == 1 else line._replace(label=f"{head}, best of {len(members)}"), head))
+        part = np.where(np.isnan(cube[:, members]), worst, cube[:, members])
+        chosen = part.min(axis=1) if smallest else part.max(axis=1)
         best.append(np.where(np.isinf(chosen), np.nan, chosen))
     return kept, np.stack(best, axis=1)
 
 
-def _merged(
-    lines: Sequence[tuple[Line, str]], cube: NDArray[np.float64]
-) -> tuple[tuple[Line, ...], NDArray[np.float64]]:
-    """Lines of one mode and method that all agree become one, under the name of the mode and method."""
-    kept: list[Line] = []
-    index: list[int] = []
-    for head in dict.fromkeys(head for _, head in lines):
-        members = [i for i, (_, own) in enumerate(lines) if own == head]
-        same = all(np.array_equal(cube[:, i], cube[:, members[0]], equal_nan=True) for i in members)
-        chosen = members[:1] if same else members
-        index += chosen
-        kept += [lines[i][0]._replace(label=head) if same and len(members) > 1 else lines[i][0] for i in chosen]
-    return tuple(kept), cube[:, index]
+def _families(lines: Sequence[_Headed]) -> dict[str, list[int]]:
+    """Numbers of the lines of each mode and method."""
+    families: dict[str, list[int]] = {}
+    for number, (_, head) in enumerate(lines):
+        families.setdefault(head, []).append(number)
+    return families
