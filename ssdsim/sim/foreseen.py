@@ -66,7 +66,7 @@ class Foreseen:
 
     def _finite_blocks(self) -> Iterator[RoundBlock]:
         """Requests are followed to their end, then placed; rounds that nothing can be added to leave as a block."""
-        num_requests, slots = self._workload.num_requests, slots_of(self._workload)
+        num_requests, slots = self._requests.total, slots_of(self._workload)
         pending: list[RowHistory] = []
         done = 0
         for first in range(0, num_requests, _REQUESTS_AT_ONCE):

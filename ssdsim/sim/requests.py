@@ -30,15 +30,12 @@ class Requests:
     def __init__(self, scenario: Scenario, trace: RankTrace | None, streams: Streams) -> None:
         self._workload, self._streams = scenario.workload, streams
         self._trace_lengths = None if trace is None else np.array([len(ranks) for ranks in trace.requests])
-        endless_load = scenario.workload.output_tokens is None
-        self.endless = endless_load and trace is None
+        self.endless = scenario.workload.output_tokens is None
         """Whether requests never finish."""
-        self.num_rounds = scenario.run.warmup_rounds + scenario.run.num_rounds if endless_load else None
-        """Rounds after which the run ends whatever is left to do."""
-        self.total = None if endless_load else scenario.workload.num_requests
-        """Requests after which no slot is refilled; absent: traces are replayed again and again."""
-        if self.endless:
-            self.total = scenario.workload.batch_size
+        self.num_rounds = scenario.run.warmup_rounds + scenario.run.num_rounds if self.endless else None
+        """Rounds after which an endless run stops."""
+        self.total = scenario.workload.batch_size if self.endless else scenario.workload.num_requests
+        """Requests after which no slot is refilled."""
 
     def prompt_tokens(self, first: int, count: int) -> IntArray:
         luck = self._streams.per_request(Stream.PROMPT_TOKENS, first, count)

@@ -82,15 +82,12 @@ class RowLaws:
 
 
 def beta_quantile(mean: float, sd: float, probability: FloatArray) -> FloatArray:
-    """Quantiles of the Beta law with this mean and standard deviation.
-
-    A spread that no Beta law reaches means requests that accept always or never.
-    """
+    """Quantiles of the Beta law with this mean and standard deviation; a certain mean has no spread."""
     from scipy.special import betaincinv
 
+    if mean in {0.0, 1.0}:
+        return np.full(len(probability), mean)
     concentration = mean * (1.0 - mean) / sd**2 - 1.0
-    if concentration <= 0.0:
-        return (probability >= 1.0 - mean).astype(np.float64)
     quantiles: FloatArray = betaincinv(mean * concentration, (1.0 - mean) * concentration, probability)
     return quantiles
 

@@ -218,8 +218,7 @@ class Stepped:
         return bool(self._busy.any()) or refills
 
     def _num_waiting(self) -> int:
-        total = self._requests.total
-        return len(self._busy) if total is None else min(len(self._busy), total - self._next_request)
+        return self._requests.total - self._next_request
 
     def _admit(self) -> None:
         """Fill free slots from the requests that wait; a static batch only when all its slots are free."""
