@@ -22,7 +22,7 @@ def printed_quantities(point: DesignPoint, mode: Mode) -> tuple[dict[str, float]
     costs, b = point.scenario.pair.costs, point.scenario.workload.batch_size
     context = point.scenario.workload.prompt_tokens.pmf()
     mean_context = float(context[0] @ context[1])
-    unit_s = float(costs.verify_s(b, b, mean_context))
+    unit_s = float(costs.verify_s(b, b, mean_context) + costs.host_s(b))
     if mode is Mode.AR:
         return {"tokens_per_s": b / unit_s, "round_s": unit_s, "mean_acceptance_length": 1.0}, ()
     steps = point.scenario.drafting.num_speculative_tokens
@@ -34,7 +34,7 @@ def printed_quantities(point: DesignPoint, mode: Mode) -> tuple[dict[str, float]
     return _ssd(point, unit_s, mean_context, drafted_length)
 
 
-_LEFT_OUT = "verification is taken to cost one AR step whatever its width; no host time, no communication"
+_LEFT_OUT = "a verification is taken to cost one AR step whatever its width; no communication"
 
 
 def _ssd(
