@@ -1,0 +1,166 @@
+"""What the figures draw from, where `--from RESULTS` gives it: runs, profiles and reports found below that folder.
+
+- a run is a folder with `about.json` and the three tables of `ssdsim.records` (`ssdsim simulate --out`, `measure`)
+- a profile is a `.json` file with `behaviours` (`ssdsim calibrate`)
+- a report is a `.csv` file with at least the columns `quantity`, `predicted`, `measured` (`ssdsim validate`)
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from figures.marks import Origin
+from ssdsim.errors import InputError
+from ssdsim.metrics import summarise
+from ssdsim.profile import PairProfile, in_current_schema
+from ssdsim.quantities import Quantity
+from ssdsim.records import Records
+from ssdsim.scenario import Drafting, Mode, Workload
+from ssdsim.schema import validate
+
+_REPORT_COLUMNS = {"quantity", "predicted", "measured"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder; its tables are read when they are asked for."""
+
+    folder: Path
+    about: Mapping[str, Any]
+
+    @cached_property
+    def records(self) -> Records:
+        """The three tables."""
+        return Records.read(self.folder)
+
+    @cached_property
+    def quantities(self) -> dict[str, Quantity]:
+        """Everything that is reported of the run."""
+        return summarise(self.records)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def origin(self) -> Origin:
+        """Simulated or measured, as its producer says."""
+        return Origin.SIM if str(self.about.get("producer", "")).startswith("ssdsim.sim") else Origin.MEASURED
+
+    @property
+    def mode(self) -> Mode:
+        return Mode(self.about["mode"])
+
+    @cached_property
+    def drafting(self) -> Drafting:
+        return validate(Drafting, self._scenario.get("drafting", {}), source=str(self.folder))
+
+    @cached_property
+    def workload(self) -> Workload:
+        return validate(Workload, self._scenario.get("workload", {}), source=str(self.folder))
+
+    @property
+    def prompt_kinds(self) -> tuple[str, ...]:
+        """The kinds that the request table's `prompt_kind` counts through."""
+        return tuple(self.about.get("prompt_kinds", ()))
+
+    @property
+    def _scenario(self) -> Mapping[str, Any]:
+        scenario: Mapping[str, Any] = self.about.get("scenario", {})
+        return scenario
+
+
+class Prediction(NamedTuple):
+    """One row of a validation report."""
+
+    quantity: str
+    split: str
+    """What the prediction knew: `calibration` runs, or `held out` ones; empty where the report does not say."""
+    method: str
+    setting: str
+    predicted: float
+    measured: float
+    measured_low: float | None
+    measured_high: float | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that was found."""
+
+    runs: tuple[Run, ...] = ()
+    profiles: tuple[PairProfile, ...] = ()
+    predictions: tuple[Prediction, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> Results:
+        """Everything below `folder`; `InputError` where there is nothing to draw."""
+        if not folder.is_dir():
+            raise InputError(f"--from {folder}: there is no such folder")
+        found = cls(tuple(_runs(folder)), tuple(_profiles(folder)), tuple(_predictions(folder)))
+        if not (found.runs or found.profiles or found.predictions):
+            raise InputError(f"--from {folder}: holds no run folder (about.json), no profile and no validation report")
+        return found
+
+    def runs_of(self, mode: Mode) -> list[Run]:
+        """The runs of one mode, measured ones before simulated ones, small batches first."""
+        chosen = [run for run in self.runs if run.mode is mode]
+        return sorted(chosen, key=lambda run: (run.origin is Origin.SIM, run.workload.batch_size, run.name))
+
+
+def _runs(folder: Path) -> Iterator[Run]:
+    for path in sorted(folder.rglob("about.json")):
+        about = _json(path)
+        tables = any((path.parent / f"rounds{suffix}").is_file() for suffix in (".parquet", ".csv"))
+        if tables and isinstance(about, dict) and "mode" in about and path.parent.suffix != ".partial":
+            yield Run(path.parent, about)
+
+
+def _profiles(folder: Path) -> Iterator[PairProfile]:
+    for path in sorted(folder.rglob("*.json")):
+        data = _json(path)
+        if isinstance(data, dict) and "behaviours" in data and "costs" in data:
+            yield validate(PairProfile, in_current_schema(data, str(path)), source=str(path))
+
+
+def _predictions(folder: Path) -> Iterator[Prediction]:
+    for path in sorted(folder.rglob("*.csv")):
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            if set(reader.fieldnames or ()) >= _REPORT_COLUMNS:
+                yield from (_prediction(row, path) for row in reader)
+
+
+def _prediction(row: Mapping[str, str], path: Path) -> Prediction:
+    measured = _number(row, "measured", path)
+    predicted = _number(row, "predicted", path)
+    if predicted is None or measured is None:
+        raise InputError(f"{path}: a row lacks its predicted or measured value: {dict(row)}")
+    bounds = (_number(row, name, path) for name in ("measured_low", "measured_high"))
+    words = (row.get(name) or "" for name in ("quantity", "split", "method", "setting"))
+    return Prediction(*words, predicted, measured, *bounds)  # type: ignore[call-arg]
+
+
+def _number(row: Mapping[str, str], name: str, path: Path) -> float | None:
+    text = row.get(name)
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        raise InputError(f"{path}: {name} must be a number; got {text!r}") from None
+    return number if math.isfinite(number) else None
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,185 @@
+"""SD and SSD on one clock (Figure 1, left and middle): who works when, and who waits.
+
+From records: the first SD run and the first SSD run in RESULTS, else a simulation of the embedded Llama pair.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from figures.drawing import Drawing
+from figures.inputs import Results
+from figures.marks import Origin
+from ssdsim.plotting.lanes import Lane, Span, Work, spans_of
+from ssdsim.plotting.style import AMBER, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, lighter
+from ssdsim.records import Records, Source
+from ssdsim.scenario import Mode
+from ssdsim.scenario_files import load_scenario
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SSD_ROUNDS = 9
+"""Rounds of SSD; SD is shown for as long."""
+_EMBEDDED = "Llama-3.1-70B / 3.2-1B on UltraFeedback prompts, greedy, K=7, fan-out 3"
+_PROMPTS = "ultrafeedback"
+"""The data set with the lowest acceptance, so that a miss is not long in coming."""
+
+_GROUPS: dict[str, tuple[tuple[Work, ...], str | tuple[float, float, float]]] = {
+    "verify": ((Work.VERIFY, Work.ACCEPT), BLUE),
+    "messages, host": ((Work.REPLY, Work.OUTCOME, Work.HOST), lighter(GREY, 0.35)),
+    "draft (SD)": ((Work.DRAFT,), GREEN),
+    "build the cache": ((Work.GLUE, Work.TREE, Work.STORE, Work.REST), ORANGE),
+    "look up": ((Work.LOOKUP,), AMBER),
+    "draft after a miss, or first": ((Work.FALLBACK, Work.FIRST), PURPLE),
+}
+_LANES = {Lane.VERIFIER: 1, Lane.SPECULATOR: 0, Lane.FALLBACK: 0}
+"""The fallback runs on the speculator's device."""
+_AFTER_A_MISS = "#9B3F74"
+"""The colour of drafting after a miss, dark enough for text."""
+_HEIGHT = 0.62
+_MS = 1e3
+
+
+class Bar(NamedTuple):
+    """One piece of work; times in milliseconds from the start of the picture."""
+
+    mode: str
+    lane: str
+    work: str
+    round: int
+    start_ms: float
+    duration_ms: float
+
+
+class _Shown(NamedTuple):
+    """A stretch of rounds of one run."""
+
+    mode: Mode
+    origin: Origin
+    source: str
+    records: Records
+    first: int
+    count: int
+
+    @property
+    def start_s(self) -> float:
+        return float(self.records.rounds.columns()["start_s"][self.first])
+
+    @property
+    def end_s(self) -> float:
+        last = self.records.rounds.columns()
+        return float((last["start_s"] + last["round_s"])[self.first + self.count - 1])
+
+    def spans(self) -> list[Span]:
+        return list(spans_of(self.records, self.first, self.count))
+
+
+def draw(results: Results) -> Drawing:
+    """Two panels over the same stretch of time."""
+    from matplotlib.figure import Figure
+
+    ssd = _stretch(Mode.SSD, results, None)
+    sd = _stretch(Mode.SD, results, ssd.end_s - ssd.start_s)
+    span_ms = (ssd.end_s - ssd.start_s) * _MS
+    figure = Figure(figsize=(8.6, 4.0), layout="constrained")
+    panels = figure.subplots(2, 1, sharex=True)
+    bars: list[Bar] = []
+    for axes, shown in zip(panels, (sd, ssd), strict=True):
+        bars += _draw(axes, shown, span_ms)
+    panels[0].set_xlim(0, span_ms)
+    panels[1].set_xlabel("time (ms)")
+    handles = {t: h for axes in panels for h, t in zip(*axes.get_legend_handles_labels(), strict=True)}
+    order = [name for name in _GROUPS if name in handles]
+    figure.legend(
+        [handles[name] for name in order], order, loc="outside lower center", ncols=6, frameon=False, fontsize="small"
+    )
+    return Drawing(figure=figure, data=bars, caption=_caption(sd, ssd))
+
+
+def _stretch(mode: Mode, results: Results, duration_s: float | None) -> _Shown:
+    """Rounds of one mode: SSD_ROUNDS around the first miss, or as many as fill `duration_s`."""
+    runs = results.runs_of(mode)
+    if runs:
+        origin, source, records = runs[0].origin, runs[0].name, runs[0].records
+    else:
+        origin, source, records = Origin.SIM, _EMBEDDED, simulated(mode)
+    rounds = records.rounds.columns()
+    first = _quiet_start(rounds["num_misses"], len(rounds["round"])) if duration_s is None else 1
+    if duration_s is None:
+        count = min(SSD_ROUNDS, len(rounds["round"]) - first)
+    else:
+        ends = rounds["start_s"] + rounds["round_s"] - rounds["start_s"][first]
+        count = max(int(np.searchsorted(ends[first:], duration_s) + 1), 1)
+        count = min(count, len(rounds["round"]) - first)
+    return _Shown(mode, origin, source, records, first, count)
+
+
+def _quiet_start(num_misses: np.ndarray, num_rounds: int) -> int:
+    """A start some rounds before the first miss, after the first round of all."""
+    misses = np.flatnonzero(num_misses[1:])
+    wanted = int(misses[0]) + 1 - SSD_ROUNDS // 2 if len(misses) else 1
+    return max(1, min(wanted, num_rounds - SSD_ROUNDS))
+
+
+def simulated(mode: Mode) -> Records:
+    """A short run of the embedded pair at batch 1."""
+    from ssdsim.sim import simulate
+
+    overrides = [f"mode={mode}", "num_requests=1", "workload.arrivals=static", f"prompt_kind={_PROMPTS}"]
+    return simulate(load_scenario(overrides=overrides)).records
+
+
+def _draw(axes: Axes, shown: _Shown, span_ms: float) -> list[Bar]:
+    bars = [
+        Bar(shown.mode, span.lane, span.work, span.round, (span.start_s - shown.start_s) * _MS, span.duration_s * _MS)
+        for span in shown.spans()
+    ]
+    for name, (works, colour) in _GROUPS.items():
+        for lane, row in _LANES.items():
+            found = [(b.start_ms, b.duration_ms) for b in bars if b.work in works and b.lane == lane]
+            if found:
+                axes.broken_barh(
+                    found, (row - _HEIGHT / 2, _HEIGHT), facecolors=colour, edgecolor="white", linewidth=0.5, label=name
+                )
+    _mark_tokens(axes, shown, span_ms)
+    axes.set_yticks([1, 0], ["verifier", "speculator" if shown.mode is Mode.SSD else "drafter"])
+    axes.set_ylim(-0.5, 1.85)
+    axes.grid(axis="y", visible=False)
+    return bars
+
+
+def _mark_tokens(axes: Axes, shown: _Shown, span_ms: float) -> None:
+    """How many tokens each round gave, and which rounds were answered after a miss."""
+    rounds, outcomes = shown.records.rounds.columns(), shown.records.outcomes.columns()
+    total = 0
+    for i in range(shown.first, shown.first + shown.count):
+        rows = outcomes["round"] == rounds["round"][i]
+        tokens = int(outcomes["num_emitted"][rows].sum())
+        start_ms = (rounds["start_s"][i] - shown.start_s) * _MS
+        middle_ms = start_ms + rounds["round_s"][i] / 2 * _MS
+        if start_ms + rounds["round_s"][i] * _MS > span_ms * 1.001:
+            break
+        total += tokens
+        missed = bool(np.isin(outcomes["source"][rows], [Source.JIT, Source.NONE, Source.RANDOM, Source.NGRAM]).any())
+        text, colour = (f"miss: +{tokens}", _AFTER_A_MISS) if missed else (f"+{tokens}", "black")
+        axes.text(middle_ms, 1.42, text, ha="center", va="bottom", fontsize="small", color=colour)
+        axes.axvline(start_ms, color=GREY, linewidth=0.6, linestyle=":")
+    batch = int(rounds["batch_size"][shown.first])
+    axes.set_title(
+        f"{shown.mode.upper()}, {shown.origin}, batch {batch}: {total} tokens in {span_ms:.0f} ms",
+        fontsize="medium",
+        loc="left",
+    )
+
+
+def _caption(sd: _Shown, ssd: _Shown) -> str:
+    sources = " ".join(f"{shown.mode.upper()} is {shown.origin}: {shown.source}." for shown in (sd, ssd))
+    return (
+        "SD drafts while the verifier idles and verifies while the drafter idles; SSD builds its cache beside "
+        "verification and drafts in between only after a miss or for a request's first round. Numbers are tokens "
+        f"emitted per round. {sources} The paper's Figure 1 (left, middle) is a sketch without times; here every bar "
+        "has its own."
+    )
