@@ -7,7 +7,6 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,18 +180,6 @@ def test_shared_memory_refuses_a_message_of_another_layout() -> None:
         verifier.send(np.zeros(3, np.uint8))
     verifier.close()
     speculator.close()
-
-
-def test_no_name_appears_in_the_file_system() -> None:
-    shared = Path("/dev/shm")
-    if not shared.is_dir():
-        pytest.skip("no /dev/shm on this system")
-    before = set(shared.iterdir())
-    ends = [both_ends(p.values[0]) for p in LOCAL if not p.marks or not p.marks[0].args[0]]
-    assert set(shared.iterdir()) == before
-    for verifier, speculator in ends:
-        verifier.close()
-        speculator.close()
 
 
 def test_a_processor_that_reorders_stores_gets_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
