@@ -10,8 +10,6 @@ Used by `executor.verifier` and `executor.speculator`; trees of branches come fr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -36,13 +34,10 @@ class Decoder:
         self.lengths: Ints = np.zeros(num_rows, np.int64)
         self.columns = torch.arange(self.cache.capacity, device=self.device)
 
-    def prefill(self, row: int, tokens: Sequence[int] | Ints) -> None:
-        """Feed one row tokens whose continuation is already known: no logits."""
-        width = len(tokens)
-        if width:
-            fed = np.asarray(tokens, np.int64)[None]
-            self._run(np.array([row]), fed, want_logits=False)
-            self.lengths[row] += width
+    def feed(self, rows: Ints, tokens: Ints, widths: Ints) -> None:
+        """As `extend`, for tokens whose continuation is already known: no logits."""
+        self._run(rows, tokens, want_logits=False)
+        self.lengths[rows] += widths
 
     def extend(self, rows: Ints, tokens: Ints, widths: Ints, last_only: bool = False) -> Tensor:
         """Feed row `rows[i]` its next `widths[i]` tokens, `tokens[i, :widths[i]]`; the rest of `tokens` is
@@ -77,10 +72,11 @@ class Decoder:
     def _causal_step(self, rows: Ints, tokens: Ints) -> Step:
         """Every token sees its row's columns up to its own."""
         starts, width = self.lengths[rows], tokens.shape[1]
-        extent = int(starts.max()) + width
-        if extent > self.cache.capacity:
-            raise DomainError("max_context_tokens", f"a row needs {extent} columns", self.cache.capacity)
-        positions = torch.from_numpy(starts[:, None] + np.arange(width)).to(self.device)
+        last = self.cache.capacity - 1
+        extent = min(int(starts.max()) + width, last + 1)
+        # Padding may reach beyond the cache; the last column, which no token needs, takes it.
+        columns = np.minimum(starts[:, None] + np.arange(width), last)
+        positions = torch.from_numpy(columns).to(self.device)
         row_tensor = torch.from_numpy(rows).to(self.device)
         mask = None
         if width > 1 or starts.min() != starts.max():

@@ -20,8 +20,11 @@ from executor.vocabulary import HeadVocabulary
 from ssdsim.records import Source
 from ssdsim.verification import saguaro_reweight, sample, top_tokens
 
-LONG = 16
-"""Unfed tokens from which a row is prefilled on its own instead of widening the whole batch."""
+CATCH_UP = 2
+"""Tokens that a row may be behind when it drafts, which is what a fully accepted chain leaves: fed with its first
+step."""
+PREFILL_TOKENS = 2048
+"""Tokens that one forward prefills over all rows, padding included."""
 
 
 class Proposal(NamedTuple):
@@ -108,7 +111,7 @@ class ChainDrafter:
 
     def _catch_up(self, rows: Ints) -> Tensor:
         """Logits [n, 1, H] after each row's context."""
-        prefill_contexts(self._decoder, self._contexts, rows, LONG)
+        prefill_contexts(self._decoder, self._contexts, rows, CATCH_UP)
         starts = self._decoder.lengths[rows]
         widths = self._contexts.num_tokens[rows] - starts
         fed = self._contexts.slices(rows, starts, widths)
@@ -116,12 +119,19 @@ class ChainDrafter:
 
 
 def prefill_contexts(decoder: Decoder, contexts: Contexts, rows: Ints, tolerated: int) -> None:
-    """Feed each row's context but its last token where more than `tolerated` tokens wait, one row at a
-    time."""
-    counts = contexts.num_tokens[rows]
-    waiting = counts - decoder.lengths[rows] > tolerated
-    for row, count in zip(rows[waiting], counts[waiting], strict=True):
-        decoder.prefill(int(row), contexts.tokens[row, decoder.lengths[row] : count - 1])
+    """Feed the contexts but their last token of rows where more than `tolerated` tokens wait, similar lengths
+    together."""
+    waiting = contexts.num_tokens[rows] - decoder.lengths[rows]
+    order = np.argsort(waiting, kind="stable")
+    rows, widths = rows[order], waiting[order] - 1
+    first = int(np.searchsorted(widths, tolerated))
+    while first < len(rows):
+        most = int((widths[first:] * np.arange(1, len(rows) - first + 1) <= PREFILL_TOKENS).sum())
+        group = slice(first, first + max(1, most))
+        chosen = np.sort(rows[group])
+        counts = contexts.num_tokens[chosen] - decoder.lengths[chosen] - 1
+        decoder.feed(chosen, contexts.slices(chosen, decoder.lengths[chosen], counts), counts)
+        first = group.stop
 
 
 class NoProposal:

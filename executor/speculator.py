@@ -81,6 +81,7 @@ class Speculator:
         self._builder = Builder(config, self._decoder, self._contexts, vocabulary, sampler, self._plan)
         self._sent = Sent(config.batch_size)
         self._reply = SpeculationMessage(config.layout)
+        self._reply.slots["bonus_rank"] = -1
         self._settled: tuple[Ints, Ints, Ints] | None = None
         self._ready_s = perf_counter()
 

@@ -27,7 +27,7 @@ def speculative_steps(model: LlamaModel) -> np.ndarray:
     both, widths = np.arange(2), np.full(2, 5)
     with torch.inference_mode():
         for row, length in enumerate((9, 4)):
-            decoder.prefill(row, rng.integers(0, 90, length))
+            decoder.feed(np.array([row]), rng.integers(0, 90, (1, length)), np.array([length]))
         first = decoder.extend(both, rng.integers(0, 90, (2, 5)), widths)
         decoder.rollback(both, np.array([11, 5]))
         second = decoder.extend(both, rng.integers(0, 90, (2, 5)), widths)

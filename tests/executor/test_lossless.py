@@ -1,4 +1,4 @@
-"""Greedy decoding in every mode, shape and fallback writes what transformers' own `generate` writes, token for token."""
+"""Greedy decoding in every mode, shape and fallback writes what transformers' `generate` writes, token for token."""
 
 from __future__ import annotations
 
@@ -39,13 +39,16 @@ FACTORS: dict[str, list[Any]] = {
     "fallback": ["jit", "none", "random", "ngram", "threshold", "auto"],
     "fan_out_on_miss": [None, {"policy": "uniform", "budget": 5}],
     "batch_size": [1, 3, 8],
-    "transport": ["local", "local", "pipe", "shm"],
+    "transport": ["local", "pipe", "shm"],
     "on_late": ["wait", "abort", "truncate"],
 }
 
 
 def pairwise(factors: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Cases in which every pair of levels of every two factors occurs: greedily, best of 30 random candidates."""
+    """Cases in which every pair of levels of every two factors occurs: greedily, best of 30 random candidates.
+
+    A process costs seconds to start, so one is used only where a pair with it is still open.
+    """
     names = list(factors)
     open_pairs = {
         (a, i, b, j)
@@ -58,7 +61,7 @@ def pairwise(factors: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
         a, i, b, j = min(open_pairs)
         candidates = [{n: int(rng.integers(len(factors[n]))) for n in names} | {a: i, b: j} for _ in range(30)]
         covered = [{(x, c[x], y, c[y]) for x, y in itertools.combinations(names, 2)} & open_pairs for c in candidates]
-        best = max(range(30), key=lambda index: len(covered[index]))
+        best = max(range(30), key=lambda index: len(covered[index]) - 2 * (candidates[index]["transport"] > 0))
         open_pairs -= covered[best]
         yield {name: factors[name][candidates[best][name]] for name in names}
 
@@ -145,7 +148,8 @@ def test_ssd_that_drafts_its_misses_walks_through_exactly_the_rounds_of_sd(pair:
     sd = run(pair, "sd", requests, batch_size=3)
     assert [o.accepted_lengths for o in ssd.outputs] == [o.accepted_lengths for o in sd.outputs]
     assert [o.tokens for o in ssd.outputs] == [o.tokens for o in sd.outputs]
-    assert 0.3 < (ssd.records.rounds.columns()["num_hits"].sum() / sum(len(o.accepted_lengths) for o in ssd.outputs))
+    num_hits = ssd.records.rounds.columns()["num_hits"].sum()
+    assert num_hits > 0.1 * sum(len(o.accepted_lengths) for o in ssd.outputs), "the cache answered hardly anything"
 
 
 @pytest.mark.parametrize("mode", ["ar", "sd", "ssd"])
