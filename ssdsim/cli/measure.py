@@ -1,0 +1,208 @@
+"""`ssdsim measure`: run a real pair in any set of modes and settings, records on disk, and say what came of it.
+
+The work is the executor's, which this package does not import: it is found behind the entry points `ssdsim.verbs`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ssdsim.cli.grid_options import GridOptions
+from ssdsim.cli.options import AsJson, Quiet, Seed
+from ssdsim.cli.output import complain
+from ssdsim.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from ssdsim.measurement import ModelSource, PlannedRun, Texts
+
+EXAMPLE = (
+    "Example: ssdsim measure --mode ar,sd,ssd -K 4 --fan-out 3 --batch 1,4 --temperature 0 --out runs/first; "
+    "before deploying a draft: ssdsim measure --teacher-forced --target DIR --draft DIR --out observed"
+)
+DEFAULT_PAIR = "tiny"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("measure", epilog=EXAMPLE)(measure)
+
+
+def measure(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Records go here, one folder per run.")],
+    pair: Annotated[
+        str | None, typer.Option(metavar="NAME", help=f"A built-in pair: tiny, smollm2 (default: {DEFAULT_PAIR}).")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="SOURCE", help="Instead: a directory, a hub id, a .gguf file or dummy:CONFIG."),
+    ] = None,
+    draft: Annotated[str | None, typer.Option(metavar="SOURCE", help="The draft that goes with --target.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    device: Annotated[str, typer.Option(help="Of the target: cpu or cuda:0.")] = "cpu",
+    draft_device: Annotated[str | None, typer.Option(help="Of the draft (default: the target's).")] = None,
+    mode: Annotated[list[str] | None, typer.Option(metavar="ar,sd,ssd", help="Modes (default: all three).")] = None,
+    lookahead: Annotated[
+        list[str] | None, typer.Option("-K", "--num-speculative-tokens", metavar="N,..", help="Lookaheads.")
+    ] = None,
+    fan_out: Annotated[
+        list[str] | None,
+        typer.Option(metavar="F,..", help="3, geometric:3, optimal:3 (per position) or an explicit 4+3+3+2."),
+    ] = None,
+    fan_out_on_miss: Annotated[
+        str | None, typer.Option(metavar="F", help="After a miss (default: the same policy and budget).")
+    ] = None,
+    fallback: Annotated[
+        list[str] | None, typer.Option(metavar="KIND,..", help="jit, none, random, ngram[:N], threshold:N.")
+    ] = None,
+    downweight: Annotated[list[str] | None, typer.Option(metavar="C,..", help="Saguaro constants.")] = None,
+    batch: Annotated[list[str] | None, typer.Option(metavar="N,..", help="Batch sizes.")] = None,
+    temperature: Annotated[list[str] | None, typer.Option(metavar="T,..", help="Temperatures.")] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="drafting.FIELD=VALUE", help="Any other field of the drafting."),
+    ] = None,
+    prompts: Annotated[str, typer.Option(metavar="FILE|built-in", help="JSON lines with `prompt`.")] = "built-in",
+    dataset: Annotated[
+        str | None, typer.Option(metavar="NAME[:SPLIT[:FIELD]]", help="Prompts from Hugging Face datasets.")
+    ] = None,
+    num_prompts: Annotated[int, typer.Option(help="Prompts of every run; the kinds take turns.")] = 20,
+    max_tokens: Annotated[int, typer.Option(help="Output tokens of a request, at most.")] = 128,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Run every request to --max-tokens.")] = False,
+    raw_prompts: Annotated[bool, typer.Option("--raw-prompts", help="Without the model's chat template.")] = False,
+    threads: Annotated[int, typer.Option(help="Of each of the two roles.")] = 1,
+    repeat: Annotated[int, typer.Option(help="Runs of every combination, pass after pass.")] = 1,
+    interleave: Annotated[bool, typer.Option("--interleave", help="Shuffle the order of every pass.")] = False,
+    anchor_every: Annotated[
+        int, typer.Option(help="Repeat the first combination every so many runs, to see the machine drift.")
+    ] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Complete what an earlier attempt left.")] = False,
+    teacher_forced: Annotated[
+        bool,
+        typer.Option("--teacher-forced", help="No engine: acceptance and hit curves from two forward passes."),
+    ] = False,
+    max_fan_out: Annotated[int, typer.Option(help="Of the hit curves of --teacher-forced.")] = 32,
+    seed: Seed = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure AR, SD and SSD with real models: rates, acceptance, hit rates, and where the time of a round goes."""
+    from ssdsim.measurement import ModelSource, Texts
+
+    models = ModelSource(
+        pair=pair if pair is not None or target is not None else DEFAULT_PAIR,
+        target=target,
+        draft=draft,
+        dtype=dtype,
+        target_device=device,
+        draft_device=draft_device or device,
+    )
+    texts = Texts(
+        prompts=prompts,
+        dataset=dataset,
+        num_prompts=num_prompts,
+        max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
+        raw_prompts=raw_prompts,
+        seed=seed or 0,
+    )
+    options = GridOptions(
+        modes=mode,
+        lookaheads=lookahead,
+        fan_outs=fan_out,
+        fan_out_on_miss=fan_out_on_miss,
+        fallbacks=fallback,
+        downweights=downweight,
+        batch_sizes=batch,
+        temperatures=temperature,
+        sets=sets,
+    )
+    if teacher_forced:
+        _observe(models, texts, options, out, max_fan_out, as_json=as_json, quiet=quiet)
+    else:
+        runs = _schedule(options, repeat, anchor_every, texts.seed, interleave=interleave)
+        _measure(models, texts, runs, out, threads, resume=resume, as_json=as_json, quiet=quiet)
+
+
+def _measure(
+    models: ModelSource,
+    texts: Texts,
+    runs: tuple[PlannedRun, ...],
+    out: Path,
+    num_threads: int,
+    *,
+    resume: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Make the runs that are missing, then report all of them from disk."""
+    from ssdsim.cli.measure_report import print_document, show
+    from ssdsim.extensions import load_extension
+    from ssdsim.measurement import MeasurementPlan, read_run
+
+    plan = MeasurementPlan(models=models, texts=texts, runs=runs, out=out, num_threads=num_threads, resume=resume)
+    execute = load_extension("ssdsim.verbs", "measure")
+    execute(plan, _TokenProgress(quiet=quiet))
+    (print_document if as_json else show)([read_run(plan.folder(run)) for run in runs])
+
+
+def _observe(
+    models: ModelSource,
+    texts: Texts,
+    options: GridOptions,
+    out: Path,
+    max_fan_out: int,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Two forward passes over text that the target writes, then estimates from what they said."""
+    from ssdsim.cli.observation_report import print_document, show
+    from ssdsim.extensions import load_extension
+    from ssdsim.observation import ObservationPlan
+
+    plan = ObservationPlan(
+        models=models,
+        texts=texts,
+        out=out,
+        temperatures=tuple(options.parsed_temperatures() or [0.0, 1.0]),
+        downweights=tuple(options.parsed_downweights()),
+        fan_out=options.uniform_fan_out(),
+        max_fan_out=max_fan_out,
+    )
+    observe = load_extension("ssdsim.verbs", "teacher_forced")
+    observe(plan, _TokenProgress(quiet=quiet))
+    (print_document if as_json else show)(plan.out, options.parsed_lookaheads())
+
+
+def _schedule(
+    options: GridOptions, repeats: int, anchor_every: int, seed: int, *, interleave: bool
+) -> tuple[PlannedRun, ...]:
+    from ssdsim.errors import DomainError
+    from ssdsim.measurement import schedule
+
+    if repeats < 1:
+        raise DomainError("--repeat", "must be at least 1", repeats)
+    if anchor_every < 0:
+        raise DomainError("--anchor-every", "must be at least 0", anchor_every)
+    return schedule(options.settings(), repeats=repeats, interleave=interleave, anchor_every=anchor_every, seed=seed)
+
+
+class _TokenProgress:
+    """The executor's reports as a line on stderr."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._line = Progress(0, "tokens", quiet=quiet)
+
+    def start(self, total: int, finished: int) -> None:
+        self._line = Progress(total, "tokens", quiet=self._quiet)
+        self._line.take_over(finished)
+
+    def advance(self, count: int) -> None:
+        self._line.advance(count)
+
+    def remark(self, text: str) -> None:
+        complain(f"note: {text}")
