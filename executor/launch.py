@@ -106,8 +106,8 @@ class SpeculatorProcess:
         self._start()
 
     def close(self) -> None:
-        """End the process: orderly if it takes the hint, by force if not. May be called twice."""
-        self._discard(grace_s=END_GRACE_S)
+        """End the process: orderly if it serves and takes the hint, by force if not. May be called twice."""
+        self._discard(grace_s=END_GRACE_S if self._ready else 0.0)
 
     def __enter__(self) -> Self:
         return self

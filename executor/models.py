@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -37,6 +38,12 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 SPARE_POSITIONS = 512
 """Rotary positions beyond the model's context, for tokens proposed near its end that can never be kept."""
 _DUMMY = "dummy:"
+_NEEDED = {
+    *("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "tie_word_embeddings"),
+    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    *("hidden_act", "rms_norm_eps", "rope_parameters"),
+}
+"""Fields of a `config.json` that the lean forward depends on."""
 
 Share = Callable[[Any, dict[str, Tensor]], tuple[Any, dict[str, Tensor]]]
 """From a checkpoint (its configuration, its tensors by name) to the part that this process keeps."""
@@ -79,7 +86,7 @@ def load_model(
         config, tensors = _config(folder), _safetensors(folder)
     if "embed_tokens.weight" not in tensors:
         tensors["embed_tokens.weight"] = _shared_embedding(source, embedding_source)
-    head_token_ids = tensors.pop("head_token_ids", None)
+    head_token_ids = _reduced_head(source, config, tensors)
     vocab_size, eos_token_ids = int(config.vocab_size), _eos(config)
     if share is not None:
         config, tensors = share(config, tensors)
@@ -89,7 +96,7 @@ def load_model(
         name=source,
         model=_assemble(config, weights, head_size),
         vocab_size=vocab_size,
-        head_token_ids=None if head_token_ids is None else _ascending(source, head_token_ids).to(device),
+        head_token_ids=None if head_token_ids is None else head_token_ids.to(device),
         eos_token_ids=eos_token_ids,
         dummy=dummy,
     )
@@ -177,7 +184,7 @@ def _assemble(config: Any, weights: _Weights, head_size: int) -> LlamaModel:
     embedding = weights.get("embed_tokens.weight", int(config.vocab_size), hidden)
     head = weights.find("lm_head.weight", head_size, hidden)
     if head is None:
-        if not config.tie_word_embeddings or head_size != config.vocab_size:
+        if not config.tie_word_embeddings:
             weights.get("lm_head.weight", head_size, hidden)
         head = embedding
     width = int(config.intermediate_size)
@@ -232,18 +239,34 @@ def _config_of(source: str) -> Any:
 
 def _config(path: Path) -> Any:
     """The checked `config.json` at `path` (the file or its directory)."""
-    from transformers import AutoConfig
-
     file = path if path.suffix == ".json" else path / "config.json"
     try:
-        model_type = json.loads(file.read_text()).get("model_type")
+        raw = json.loads(file.read_text())
+        model_type = raw.get("model_type")
         if model_type in SUPPORTED:
-            return _checked(AutoConfig.from_pretrained(str(file)), str(file))
+            return _checked(_spelled_out(raw), str(file))
     except FileNotFoundError as error:
         raise InputError(f"{file}: no such file; a model directory has a config.json") from error
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"{file}: is not a usable model configuration ({error})") from error
     raise InputError(f"{file}: model_type {model_type!r} is not one of {', '.join(SUPPORTED)}")
+
+
+def _spelled_out(raw: dict[str, Any]) -> Any:
+    """`raw` with its fields as attributes. transformers, which takes seconds to import, is asked only where
+    the file relies on its defaults or on a spelling from before version 5."""
+    if raw.keys() >= _NEEDED and raw["rope_parameters"].get("rope_type") == "default":
+        return SimpleNamespace(**raw)
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(**raw)
+
+
+def transformers_config(config: Any) -> Any:
+    """transformers' own object of a configuration that was read here, for what only transformers can make."""
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(**vars(config)) if isinstance(config, SimpleNamespace) else config
 
 
 def _checked(config: Any, where: str) -> Any:
@@ -338,7 +361,7 @@ def _dummy_tensors(config: Any, seed: int) -> dict[str, Tensor]:
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        module = AutoModelForCausalLM.from_config(config)
+        module = AutoModelForCausalLM.from_config(transformers_config(config))
     generator = torch.Generator().manual_seed(seed)
     tensors: dict[str, Tensor] = {}
     for name, tensor in module.state_dict().items():
@@ -360,10 +383,16 @@ def _tokens(source: str) -> dict[str, int] | None:
         return None
 
 
-def _ascending(source: str, ids: Tensor) -> Tensor:
+def _reduced_head(source: str, config: Any, tensors: dict[str, Tensor]) -> Tensor | None:
+    """The tokens of a reduced head, taken out of `tensors`; one that is tied becomes rows of the embedding."""
+    ids = tensors.pop("head_token_ids", None)
+    if ids is None:
+        return None
     ids = ids.to(torch.int64)
-    if ids.ndim != 1 or bool((ids[1:] <= ids[:-1]).any()):
+    if ids.ndim != 1 or bool((ids[1:] <= ids[:-1]).any()) or not 0 <= int(ids[0]) <= int(ids[-1]) < config.vocab_size:
         raise InputError(f"{source}: head_token_ids must be a strictly ascending list of token ids")
+    if config.tie_word_embeddings and "lm_head.weight" not in tensors:
+        tensors["lm_head.weight"] = tensors["embed_tokens.weight"][ids]
     return ids
 
 

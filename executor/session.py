@@ -70,7 +70,6 @@ def open_engine(config: EngineConfig, pair: ModelPair, arrangement: Arrangement 
     arrangement = arrangement or Arrangement()
     transport = arrangement.transport_for(config.mode)
     apart = config.mode is not Mode.AR and transport is not Transport.LOCAL
-    pair.check()
     with ExitStack() as stack, out_of_memory_explained(config):
         verifier, speculator = _place(stack, arrangement, apart)
         process = None
@@ -86,6 +85,7 @@ def open_engine(config: EngineConfig, pair: ModelPair, arrangement: Arrangement 
             stack.callback(process.close)
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(arrangement.num_threads)
+        pair.check()
         target = pair.load_target()
         check_cache_fits(config, target.model)
         link: SpeculatorLink | None = process

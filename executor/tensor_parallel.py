@@ -34,7 +34,7 @@ from torch.distributed.tensor.parallel import (
 
 from executor.decoder import Decoder
 from executor.llama import KVCache, LlamaModel, Step
-from executor.models import Share
+from executor.models import Share, transformers_config
 from ssdsim.errors import DomainError, InputError
 
 _STYLES: dict[str, type[ParallelStyle]] = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
@@ -63,6 +63,7 @@ def sharded_over(mesh: DeviceMesh) -> Share:
     def share(config: Any, tensors: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
         from transformers import AutoModel
 
+        config = transformers_config(config)
         local = _local_config(config, mesh.size())
         with torch.device("meta"):
             module = AutoModel.from_config(config)
@@ -149,4 +150,4 @@ def follow(model: LlamaModel, mesh: DeviceMesh) -> None:
             heard = hear(n, w + 2).numpy()
             rows = np.ascontiguousarray(heard[:, 0])
             decoder.lengths[rows] = heard[:, 1]
-            decoder.extend(rows, np.ascontiguousarray(heard[:, 2:]), np.full(n, w), last_only=True)
+            decoder.feed(rows, np.ascontiguousarray(heard[:, 2:]), np.full(n, w))
