@@ -121,7 +121,7 @@ class LlamaModel:
 
     @property
     def num_parameters(self) -> int:
-        """Weights held here; a head tied to the embedding counts once."""
+        """Weights held here; a head tied to the embedding counts once, norms folded into other weights do not."""
         tensors = [self.embedding, self.norm, *(t for layer in self.layers for t in layer if t is not None)]
         tied = self.head.data_ptr() == self.embedding.data_ptr()
         return sum(t.numel() for t in tensors) + (0 if tied else self.head.numel())
