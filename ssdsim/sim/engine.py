@@ -20,6 +20,7 @@ from ssdsim.scenario import FallbackKind, Mode, Scenario
 from ssdsim.sim.clock import Clock, RoundPlan
 from ssdsim.sim.decoding import Decoding
 from ssdsim.sim.foreseen import Foreseen
+from ssdsim.sim.outcomes import OutcomeSource, RandomOutcomes, ReplayedOutcomes
 from ssdsim.sim.recorder import Recorder
 from ssdsim.sim.requests import Requests
 from ssdsim.sim.round_times import RoundTimes, TimedRounds
@@ -27,7 +28,7 @@ from ssdsim.sim.rounds import Answer, RoundBlock, Rounds
 from ssdsim.sim.rows import RowLaws
 from ssdsim.sim.sinks import AllRows, Sink
 from ssdsim.sim.speculator import Speculator
-from ssdsim.sim.stepped import OutcomeSource, RandomOutcomes, ReplayedOutcomes, Stepped
+from ssdsim.sim.stepped import Stepped
 from ssdsim.sim.streams import Streams
 
 Progress = Callable[[int], None]

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ssdsim.costs.models import ComponentCosts, RatioCosts
+from ssdsim.costs.terms import LinearTerm, SumTerm, TableTerm
 from ssdsim.records import Fallback
 from ssdsim.scenario import Mode, Scenario
 from ssdsim.sim.late_builds import RoundTerms, settle_late_builds
@@ -39,6 +41,10 @@ class RoundTimes:
         self._costs = scenario.pair.costs
         self._num_draft_devices = scenario.placement.num_draft_devices
         self._streams = streams
+        jitter = scenario.pair.costs.jitter
+        self._repeats = not (reads_context(self._costs) or jitter.verify or jitter.draft)
+        """Whether rounds with the same counts last the same."""
+        self._known_ready: dict[tuple[int, ...], int] = {}
 
     def of(self, block: RoundBlock) -> TimedRounds:
         """Every phase of the block's rounds."""
@@ -46,6 +52,18 @@ class RoundTimes:
         terms = self._mean_terms(block.rows, block.fallback, query_tokens)
         terms = self._jittered(terms, block.first_round)._replace(prefill_s=self._prefill_s(block))
         return TimedRounds(query_tokens, *settle_late_builds(terms, block.goes_on, self._drafting))
+
+    def tokens_ready(self, round_: int, rows: RowCounts, fallback: int, goes_on: bool) -> int:
+        """Tokens per chain that the hits after a single round find (`rows` has one entry)."""
+        counts = (fallback, goes_on, *(int(count[0]) for count in rows[:-1]))
+        ready = self._known_ready.get(counts)
+        if ready is None:
+            terms = self._mean_terms(rows, np.array([fallback], np.int8), self._query_tokens(rows))
+            builds = settle_late_builds(self._jittered(terms, round_), np.array([goes_on]), self._drafting)
+            ready = int(builds.num_ready[0])
+            if self._repeats:
+                self._known_ready[counts] = ready
+        return ready
 
     def _prefill_s(self, block: RoundBlock) -> FloatArray:
         """One admission after the other."""
@@ -126,3 +144,19 @@ class RoundTimes:
             if cv
         }
         return terms._replace(**noisy)
+
+
+def reads_context(costs: ComponentCosts | RatioCosts) -> bool:
+    """Whether any phase depends on how long the contexts are."""
+    if isinstance(costs, RatioCosts):
+        return False
+    terms = (getattr(costs, name) for name in type(costs).model_fields)
+    return any(_term_reads_context(term) for term in terms)
+
+
+def _term_reads_context(term: object) -> bool:
+    if isinstance(term, SumTerm):
+        return any(map(_term_reads_context, term.terms))
+    if isinstance(term, TableTerm):
+        return "context_tokens" in term.axes
+    return isinstance(term, LinearTerm) and term.per_context_token_s > 0

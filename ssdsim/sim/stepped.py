@@ -8,13 +8,13 @@ traces. Where `foreseen` applies as well, both give the same rounds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from ssdsim.profile import RankTrace
 from ssdsim.records import Fallback, Lookup, Source
 from ssdsim.scenario import Mode, Scenario
+from ssdsim.sim.outcomes import OutcomeSource
 from ssdsim.sim.requests import Requests
 from ssdsim.sim.round_times import RoundTimes
 from ssdsim.sim.rounds import (
@@ -22,103 +22,49 @@ from ssdsim.sim.rounds import (
     BoolArray,
     IntArray,
     RoundBlock,
+    RowCounts,
     RowHistory,
     SpeculativeBlock,
-    concatenate,
     count_rows,
 )
-from ssdsim.sim.rows import DRAFTED, KIND_AFTER, REDRAFTED, SOURCE_AFTER, TRUNCATED, UNDRAFTED, RowLaws
-from ssdsim.sim.streams import ROUNDS_PER_TILE, Stream, Streams
+from ssdsim.sim.rows import DRAFTED, KIND_AFTER, REDRAFTED, SOURCE_AFTER, TRUNCATED, RowLaws
 
-_ROUNDS_AT_ONCE = 256
+_ROUNDS_AT_ONCE = 512
 
 
-class Outcomes(NamedTuple):
-    """How the rows of one round fare, [rows] each."""
+class Rows(NamedTuple):
+    """Requests in the batch, in the order of their slots: [rows] each."""
 
+    slots: IntArray
+    ids: IntArray
+    ages: IntArray
+    """Rounds played."""
+    produced: IntArray
+    """Tokens emitted."""
+    left: IntArray
+    """Tokens to emit."""
+    prompt_tokens: IntArray
+    missed: BoolArray
+    """Whether the last look-up missed."""
+
+    def where(self, chosen: BoolArray | IntArray) -> Rows:
+        return Rows._make(column[chosen] for column in self)
+
+
+class Step(NamedTuple):
+    """What the rows did in one round: [rows] each, `rows` as they were before it."""
+
+    rows: Rows
+    kinds: IntArray
+    sources: IntArray
     num_accepted: IntArray
+    num_emitted: IntArray
     hits: BoolArray
     bonus_rank: IntArray
 
 
-class OutcomeSource(Protocol):
-    """Where outcomes come from."""
-
-    def admit(self, slots: IntArray, requests: IntArray) -> None:
-        """New requests sit in `slots`."""
-
-    def draw(self, slots: IntArray, kinds: IntArray, ages: IntArray, produced: IntArray) -> Outcomes:
-        """The next round of the rows in `slots`, `ages` rounds and `produced` tokens into their requests."""
-
-
-class RandomOutcomes:
-    """Acceptance and look-ups by chance, with the uniforms that belong to each request and round."""
-
-    def __init__(self, laws: RowLaws, requests: Requests, streams: Streams, batch_size: int) -> None:
-        self._laws, self._requests, self._streams = laws, requests, streams
-        self._ids = np.zeros(batch_size, np.int64)
-        self._survival = laws.survival_of_kinds(np.zeros(batch_size))
-        self._luck = {
-            stream: np.zeros((batch_size, ROUNDS_PER_TILE)) for stream in (Stream.ACCEPTANCE, Stream.LOOKUP)
-        }
-
-    def admit(self, slots: IntArray, requests: IntArray) -> None:
-        self._ids[slots] = requests
-        luck = np.concatenate([self._requests.luck(int(request), 1) for request in requests])
-        self._survival[slots] = self._laws.survival_of_kinds(luck)
-
-    def draw(self, slots: IntArray, kinds: IntArray, ages: IntArray, produced: IntArray) -> Outcomes:
-        columns = ages % ROUNDS_PER_TILE
-        for i in np.flatnonzero(columns == 0).tolist():
-            self._refill(int(slots[i]), int(ages[i]))
-        luck = self._luck[Stream.ACCEPTANCE][slots, columns]
-        accepted = (luck[:, None] < self._survival[slots, kinds]).sum(axis=1)
-        hits = self._luck[Stream.LOOKUP][slots, columns] < self._laws.hit_probs[kinds, accepted]
-        return Outcomes(accepted, hits, np.full(len(slots), -1))
-
-    def _refill(self, slot: int, age: int) -> None:
-        for stream, luck in self._luck.items():
-            luck[slot] = self._streams.per_round(stream, self._ids[slot : slot + 1], age, ROUNDS_PER_TILE)[0]
-
-
-class ReplayedOutcomes:
-    """Rank traces replayed: request i follows trace i modulo their number, exactly as greedy decoding would.
-
-    At output position p the run of ranks 0 from p on is accepted, as far as it was proposed; the token after it is
-    the bonus token, whose rank decides the look-up.
-    """
-
-    def __init__(self, laws: RowLaws, trace: RankTrace, batch_size: int) -> None:
-        self._laws = laws
-        self._can_accept = laws.num_proposed.copy()
-        self._can_accept[UNDRAFTED : UNDRAFTED + 1] = 0  # random tokens are never what a greedy target says
-        lengths = np.array([len(ranks) for ranks in trace.requests])
-        self._starts = np.concatenate([[0], np.cumsum(lengths + 1)[:-1]])
-        self._ranks = np.concatenate([[*ranks, 1] for ranks in trace.requests])  # one guard after each trace
-        self._agreements = _zeros_ahead(self._ranks)
-        self._offset = np.zeros(batch_size, np.int64)
-
-    def admit(self, slots: IntArray, requests: IntArray) -> None:
-        self._offset[slots] = self._starts[requests % len(self._starts)]
-
-    def draw(self, slots: IntArray, kinds: IntArray, ages: IntArray, produced: IntArray) -> Outcomes:
-        place = self._offset[slots] + produced
-        can_accept = self._can_accept[kinds]
-        accepted = np.minimum(self._agreements[place], can_accept)
-        rejected = accepted < can_accept
-        rank = self._ranks[place + accepted] + 1 - rejected  # the rejected token is no candidate
-        return Outcomes(accepted, rank <= self._laws.fan_out[kinds, accepted], rank)
-
-
-def _zeros_ahead(ranks: IntArray) -> IntArray:
-    """Length of the run of zeros that starts at each place; the last entry must not be zero."""
-    places = np.arange(len(ranks))
-    next_other = np.minimum.accumulate(np.where(ranks != 0, places, len(ranks))[::-1])[::-1]
-    return next_other - places
-
-
 class Stepped:
-    """Rounds of a batch whose rows are kept in arrays over its slots."""
+    """Rounds of a batch, each from the one before."""
 
     def __init__(
         self,
@@ -137,110 +83,123 @@ class Stepped:
         self._round, self._next_request = 0, 0
         self._hit_kind = DRAFTED
         """Kind of a row that hits: what the last build left."""
-        size = scenario.workload.batch_size
-        self._busy = np.zeros(size, dtype=bool)
-        self._missed = np.zeros(size, dtype=bool)
-        self._ids, self._age, self._produced, self._left, self._prompt = np.zeros((5, size), np.int64)
-        self._admit()
+        nobody = np.zeros(0, np.int64)
+        self._rows = self._refilled(Rows(*(nobody,) * 6, nobody.astype(bool)))
 
     def blocks(self) -> Iterator[RoundBlock]:
-        while self._goes_on():
-            parts: list[RowHistory] = []
+        while self._has_rounds():
+            steps: list[Step] = []
             goes_on: list[bool] = []
             first_round = self._round
-            while self._goes_on() and len(parts) < _ROUNDS_AT_ONCE:
-                parts.append(self._step())
+            while self._has_rounds() and len(steps) < _ROUNDS_AT_ONCE:
+                steps.append(self._step())
                 goes_on.append(self._batch_goes_on())
                 if self._truncates:
-                    self._truncate(parts[-1], goes_on[-1])
-                self._admit()
+                    self._hit_kind = self._kind_left_by(steps[-1], goes_on[-1])
+                if len(self._rows.ids) < self._workload.batch_size:
+                    self._rows = self._refilled(self._rows)
                 self._round += 1
-            yield self._block(concatenate(parts), goes_on, first_round)
+            yield self._block(_history(steps, first_round, self._laws.looks_up), goes_on, first_round)
 
-    def _step(self) -> RowHistory:
-        """One round of the rows in busy slots."""
-        slots = np.flatnonzero(self._busy)
-        ages, produced = self._age[slots], self._produced[slots]
-        kinds, sources = self._speculations(self._missed[slots], ages == 0)
-        outcomes = self._outcomes.draw(slots, kinds, ages, produced)
-        emitted = np.minimum(outcomes.num_accepted + 1, self._left[slots])
-        ends = emitted == self._left[slots]
-        found = np.where(outcomes.hits, Lookup.HIT, Lookup.MISS) if self._laws.looks_up else Lookup.NOT_MADE
-        history = RowHistory(
-            round=np.full(len(slots), self._round),
-            request_id=self._ids[slots],
-            slot=slots,
-            age=ages,
-            kind=kinds.astype(np.int8),
-            source=sources.astype(np.int8),
-            lookup=np.where(ends, Lookup.FINAL, found).astype(np.int8),
-            num_accepted=outcomes.num_accepted.astype(np.int16),
-            num_emitted=emitted,
-            context_tokens=self._prompt[slots] + produced,
-            bonus_rank=outcomes.bonus_rank.astype(np.int32),
-        )
-        self._missed[slots] = ~outcomes.hits
-        self._age[slots] += 1
-        self._produced[slots] += emitted
-        self._left[slots] -= emitted
-        self._busy[slots] = ~ends
-        return history
+    def _step(self) -> Step:
+        """One round of the rows in the batch; those that end leave it."""
+        rows = self._rows
+        kinds, sources = self._speculations(rows.missed, rows.ages == 0)
+        outcomes = self._outcomes.draw(rows.slots, kinds, rows.ages, rows.produced)
+        emitted = np.minimum(outcomes.num_accepted + 1, rows.left)
+        left = rows.left - emitted
+        after = rows._replace(ages=rows.ages + 1, produced=rows.produced + emitted, left=left, missed=~outcomes.hits)
+        self._rows = after if left.all() else after.where(left > 0)
+        return Step(rows, kinds, sources, outcomes.num_accepted, emitted, outcomes.hits, outcomes.bonus_rank)
 
     def _speculations(self, missed: BoolArray, first: BoolArray) -> tuple[IntArray, IntArray]:
         """(kind, source) of every row's speculation."""
         if not self._laws.looks_up:
             only = Source.SD if self._laws.mode is Mode.SD else Source.AR
             return np.full(len(missed), DRAFTED), np.full(len(missed), only)
-        num_misses = int(missed.sum())
-        hit_kind = REDRAFTED if self._drafting.redraft_hits and num_misses else self._hit_kind
-        kinds = np.where(first, DRAFTED, hit_kind)
-        sources = np.where(first, Source.FIRST, Source.HIT)
+        num_misses, some_first = int(np.count_nonzero(missed)), bool(first.any())
+        redrafts = self._drafting.redraft_hits and (num_misses or some_first)
+        kinds = np.full(len(missed), REDRAFTED if redrafts else self._hit_kind)
+        sources = np.full(len(missed), int(Source.HIT))
+        if some_first:
+            kinds[first], sources[first] = DRAFTED, Source.FIRST
         if num_misses:
             action = Fallback(self._answer.to_misses[num_misses])
-            kinds, sources = (
-                np.where(missed, KIND_AFTER[action], kinds),
-                np.where(missed, SOURCE_AFTER[action], sources),
-            )
+            kinds[missed], sources[missed] = KIND_AFTER[action], SOURCE_AFTER[action]
         return kinds, sources
 
-    def _truncate(self, history: RowHistory, goes_on: bool) -> None:
-        """Find out what is ready for the next round's hits."""
-        ready = int(self._times.of(self._block(history, [goes_on], self._round)).num_ready[0])
-        self._hit_kind = DRAFTED if ready == self._laws.num_proposed[DRAFTED] else TRUNCATED + ready
+    def _kind_left_by(self, step: Step, goes_on: bool) -> int:
+        """Kind of the rows that will hit what the round's build had ready."""
+        laws, context = self._laws, step.rows.prompt_tokens + step.rows.produced
+        misses, first = np.count_nonzero(step.rows.missed), np.count_nonzero(step.sources == Source.FIRST)
+        size = len(step.kinds)
+        counts = RowCounts(
+            batch_size=np.array([size]),
+            num_hits=np.array([size - misses - first]),
+            num_misses=np.array([misses]),
+            num_first=np.array([first]),
+            num_final=np.array([size - len(self._rows.ids)]),
+            num_proposed=laws.num_proposed[step.kinds].sum(keepdims=True),
+            num_emitted=step.num_emitted.sum(keepdims=True),
+            num_branches=laws.num_branches[step.kinds].sum(keepdims=True),
+            context_tokens=np.array([context.mean()]),
+        )
+        ready = self._times.tokens_ready(self._round, counts, self._answer.to_misses[misses], goes_on)
+        return DRAFTED if ready == laws.num_proposed[DRAFTED] else TRUNCATED + ready
 
-    def _goes_on(self) -> bool:
+    def _has_rounds(self) -> bool:
         limit = self._requests.num_rounds
-        return bool(self._busy.any()) and (limit is None or self._round < limit)
+        return len(self._rows.ids) > 0 and (limit is None or self._round < limit)
 
     def _batch_goes_on(self) -> bool:
         """Whether the round that has just been played is followed by one of the same batch."""
-        refills = self._workload.arrivals == "closed" and self._num_waiting() > 0
-        return bool(self._busy.any()) or refills
+        refills = self._workload.arrivals == "closed" and self._next_request < self._requests.total
+        return len(self._rows.ids) > 0 or refills
 
-    def _num_waiting(self) -> int:
-        return self._requests.total - self._next_request
-
-    def _admit(self) -> None:
+    def _refilled(self, rows: Rows) -> Rows:
         """Fill free slots from the requests that wait; a static batch only when all its slots are free."""
-        free = np.flatnonzero(~self._busy)
-        if self._workload.arrivals == "static" and len(free) < len(self._busy):
-            return
-        slots = free[: self._num_waiting()]
-        if not len(slots):
-            return
+        free = np.setdiff1d(np.arange(self._workload.batch_size), rows.slots)
+        slots = free[: self._requests.total - self._next_request]
+        if not len(slots) or (self._workload.arrivals == "static" and len(rows.ids)):
+            return rows
         first, count = self._next_request, len(slots)
-        self._ids[slots] = np.arange(first, first + count)
-        self._prompt[slots] = self._requests.prompt_tokens(first, count)
-        self._left[slots] = self._requests.output_tokens(first, count)
-        self._age[slots] = self._produced[slots] = 0
-        self._missed[slots] = self._starts_missed
-        self._busy[slots] = True
-        self._outcomes.admit(slots, self._ids[slots])
+        nothing = np.zeros(count, np.int64)
+        new = Rows(
+            slots=slots,
+            ids=np.arange(first, first + count),
+            ages=nothing,
+            produced=nothing,
+            left=self._requests.output_tokens(first, count),
+            prompt_tokens=self._requests.prompt_tokens(first, count),
+            missed=np.full(count, self._starts_missed),
+        )
+        self._outcomes.admit(slots, first)
         self._next_request += count
+        together = Rows._make(map(np.concatenate, zip(rows, new, strict=True)))
+        return together.where(np.argsort(together.slots))
 
     def _block(self, history: RowHistory, goes_on: list[bool], first_round: int) -> RoundBlock:
-        rows = count_rows(history, self._laws, first_round, len(goes_on))
-        fallback = self._answer.to_misses[rows.num_misses]
-        return SpeculativeBlock(
-            first_round, rows, fallback, np.array(goes_on), history, self._laws, self._requests.endless
-        )
+        counts = count_rows(history, self._laws, first_round, len(goes_on))
+        fallback, endless = self._answer.to_misses[counts.num_misses], self._requests.endless
+        return SpeculativeBlock(first_round, counts, fallback, np.array(goes_on), history, self._laws, endless)
+
+
+def _history(steps: list[Step], first_round: int, looks_up: bool) -> RowHistory:
+    """The steps' rows as one history."""
+    rows = Rows._make(map(np.concatenate, zip(*(step.rows for step in steps), strict=True)))
+    _, *columns = map(list, zip(*steps, strict=True))
+    kinds, sources, accepted, emitted, hits, bonus_rank = map(np.concatenate, columns)
+    found = np.where(hits, Lookup.HIT, Lookup.MISS) if looks_up else np.full(len(hits), Lookup.NOT_MADE)
+    return RowHistory(
+        round=first_round + np.repeat(np.arange(len(steps)), [len(step.kinds) for step in steps]),
+        request_id=rows.ids,
+        slot=rows.slots,
+        age=rows.ages,
+        kind=kinds.astype(np.int8),
+        source=sources.astype(np.int8),
+        lookup=np.where(emitted == rows.left, Lookup.FINAL, found).astype(np.int8),
+        num_accepted=accepted.astype(np.int16),
+        num_emitted=emitted,
+        context_tokens=rows.prompt_tokens + rows.produced,
+        bonus_rank=bonus_rank.astype(np.int32),
+    )

@@ -75,7 +75,7 @@ def check_clock(rounds: dict[str, np.ndarray]) -> None:
 
 
 def check_rows(rounds: dict[str, np.ndarray], outcomes: dict[str, np.ndarray]) -> None:
-    """Both tables tell of the same rows; tokens accepted were proposed, tokens emitted are accepted ones and a bonus."""
+    """Both tables tell of the same rows; what is accepted was proposed, what is emitted is that and a bonus token."""
     index = outcomes["round"]
     assert np.all(np.diff(index) >= 0)
     for column, sources in (("num_hits", (Source.HIT,)), ("num_misses", MISSED), ("num_first", (Source.FIRST,))):

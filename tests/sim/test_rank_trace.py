@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from runs import PHASES, check_invariants, run_of
+from runs import PHASES, check_invariants
 from toy_scenarios import toy_pair
 
 from ssdsim.errors import InputError

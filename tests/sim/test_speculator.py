@@ -1,8 +1,8 @@
 """The round in time, written out by hand: when each round starts, when its reply leaves, and who waits for whom.
 
-One sequence, K = 1, acceptance and hits all or nothing, so that every round is known beforehand. Phases (in units):
-verify 1, accept 1/32, reply 1/128, outcome 1/256 (window 1.04296875), look-up 1/64, host 1/4, jit step 1/16, glue 1/8,
-tree step 1/16, store 1/32.
+One sequence, K = 1, acceptance and hits all or nothing, so that every round is known beforehand. Phases: verify 1,
+accept 1/32, reply 1/128, outcome 1/256 (window 1.04296875), look-up 1/64, host 1/4, jit step 1/16, glue 1/8, tree
+step 1/16, store 1/32.
 """
 
 from __future__ import annotations
