@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from fake_speculator import LAYOUT, ask, tell_stop
 from processes import becomes_true, is_alive, start_python
 from test_transport import LOCAL
 
+from executor import placement
 from executor.launch import PeerLost, SpeculatorProcess
 from executor.messages import ChannelClosed
 from executor.placement import CoreReservation, Placement, allowed_cores
@@ -222,14 +224,29 @@ def test_each_role_has_its_own_cores_and_no_other_engine_gets_them(launch: Launc
         reservation.release()
 
 
+def test_hardware_threads_of_one_core_are_not_given_to_two_roles_while_others_are_free(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for core, siblings in enumerate(["0-1", "0-1", "2,3", "2,3"]):
+        folder = tmp_path / f"cpu{core}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings + "\n")
+    monkeypatch.setattr(placement, "_TOPOLOGY", tmp_path)
+    monkeypatch.setattr(placement, "allowed_cores", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr(placement, "_lock", lambda core: socket.socket())
+    reservation = CoreReservation([1, 1])
+    assert [p.cores for p in reservation.placements] == [(0,), (2,)]
+    reservation.release()
+
+
 @pytest.mark.skipif(len(allowed_cores()) < 2, reason="needs two cores")
 def test_the_child_runs_where_it_was_placed_and_the_parent_gets_its_cores_back(launch: Launch) -> None:
     before = allowed_cores()
-    placement = Placement(cores=before[-1:])
-    speculator = launch(placement=placement)
+    last = Placement(cores=before[-1:])
+    speculator = launch(placement=last)
     speculator.wait_until_ready()
     assert os.sched_getaffinity(speculator.pid) == set(before[-1:])
-    assert placement.describe() == f"cores {before[-1]}, 1 thread"
+    assert last.describe() == f"cores {before[-1]}, 1 thread"
     reservation = CoreReservation([1, 1])
     reservation.bind_caller(0)
     reservation.release()
