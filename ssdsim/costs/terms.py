@@ -1,6 +1,7 @@
 """One cost term: seconds as a function of (sequences, query tokens, context tokens).
 
-All three arguments may be arrays of one broadcastable shape, so a sweep evaluates a term once for all its points.
+All three arguments may be arrays of one broadcastable shape, so a sweep evaluates a term once for all its points. A
+term answers in the shape of what it reads, which broadcasts to the arguments' shape.
 
 - `sequences`: rows that take part
 - `query_tokens`: new positions over all those rows together
@@ -10,7 +11,8 @@ All three arguments may be arrays of one broadcastable shape, so a sweep evaluat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from functools import cached_property, reduce
+from itertools import pairwise, product
 from typing import Annotated, Literal
 
 import numpy as np
@@ -68,34 +70,37 @@ class TableTerm(Document):
         if len(set(self.axes)) != len(self.axes) or len(self.grid) != len(self.axes):
             raise ValueError("grid needs one list of points for each distinct axis")
         for name, points in zip(self.axes, self.grid, strict=True):
-            if any(b <= a for a, b in zip(points, points[1:], strict=False)):
+            if any(b <= a for a, b in pairwise(points)):
                 raise ValueError(f"grid of {name} must be strictly increasing")
         expected = int(np.prod([len(points) for points in self.grid]))
         if len(self.seconds) != expected:
-            raise ValueError(f"seconds needs {expected} entries (the product of the grid's lengths); got {len(self.seconds)}")
+            raise ValueError(
+                f"seconds needs {expected} entries (the product of the grid's lengths); got {len(self.seconds)}"
+            )
         return self
 
     def __call__(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
-        rows = np.asarray(sequences, dtype=float)
-        columns = self._columns(rows, query_tokens, context_tokens)
-        table = np.asarray(self.seconds).reshape([len(points) for points in self.grid])
-        return np.where(rows > 0, _interpolate(self.grid, table, columns), 0.0)
+        columns = self._columns(sequences, query_tokens, context_tokens)
+        points, table = self._arrays
+        time = _on_line(points[0], table, columns[0]) if len(points) == 1 else _interpolate(points, table, columns)
+        return np.where(np.asarray(sequences) > 0, time, 0.0)
 
     def covers(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> NDArray[np.bool_]:
         """True where no axis is extrapolated."""
-        columns = self._columns(np.asarray(sequences, dtype=float), query_tokens, context_tokens)
+        columns = self._columns(sequences, query_tokens, context_tokens)
         inside = [(c >= points[0]) & (c <= points[-1]) for c, points in zip(columns, self.grid, strict=True)]
-        return np.logical_and.reduce(inside)
+        return np.asarray(reduce(np.logical_and, inside))
 
-    def _columns(self, rows: FloatArray, query_tokens: ArrayLike, context_tokens: ArrayLike) -> list[FloatArray]:
-        named = dict(
-            zip(
-                ("sequences", "query_tokens", "context_tokens"),
-                np.broadcast_arrays(rows, np.asarray(query_tokens, float), np.asarray(context_tokens, float)),
-                strict=True,
-            )
-        )
-        return [named[name] for name in self.axes]
+    @cached_property
+    def _arrays(self) -> tuple[tuple[FloatArray, ...], FloatArray]:
+        """Grid points of each axis, and the table over them."""
+        points = tuple(np.asarray(axis) for axis in self.grid)
+        return points, np.asarray(self.seconds).reshape([axis.size for axis in points])
+
+    def _columns(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> list[FloatArray]:
+        """The arguments that the axes read, in their order."""
+        named = {"sequences": sequences, "query_tokens": query_tokens, "context_tokens": context_tokens}
+        return [np.asarray(named[name], dtype=float) for name in self.axes]
 
 
 class SumTerm(Document):
@@ -106,26 +111,33 @@ class SumTerm(Document):
     scale: NonNegativeFloat = 1.0
 
     def __call__(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
-        parts = [term(sequences, query_tokens, context_tokens) for term in self.terms]
-        return self.scale * np.sum(np.broadcast_arrays(*parts), axis=0)
+        parts = (term(sequences, query_tokens, context_tokens) for term in self.terms)
+        return np.asarray(self.scale * reduce(np.add, parts))
 
 
 CostTerm = Annotated[ConstantTerm | LinearTerm | TableTerm | SumTerm, Field(discriminator="kind")]
 SumTerm.model_rebuild()
 
 
-def _interpolate(grid: Sequence[Sequence[float]], table: FloatArray, columns: Sequence[FloatArray]) -> FloatArray:
-    """Multilinear interpolation: for each point the weighted corners of the cell around it."""
-    lows, weights = zip(*(_locate(np.asarray(points), c) for points, c in zip(grid, columns, strict=True)), strict=True)
-    total = np.zeros(np.shape(columns[0]))
-    for corner in product((0, 1), repeat=len(grid)):
+def _on_line(points: FloatArray, table: FloatArray, column: FloatArray) -> FloatArray:
+    """Linear interpolation on one axis."""
+    inside = np.interp(column, points, table)
+    if points.size == 1:
+        return inside
+    slope = (table[-1] - table[-2]) / (points[-1] - points[-2])
+    return np.asarray(inside + slope * np.maximum(column - points[-1], 0.0))
+
+
+def _interpolate(points: Sequence[FloatArray], table: FloatArray, columns: Sequence[FloatArray]) -> FloatArray:
+    """Multilinear interpolation: the weighted corners of the cell around each point; columns broadcast."""
+    cells = [_locate(axis, column) for axis, column in zip(points, columns, strict=True)]
+    total: FloatArray = np.zeros(())
+    for corner in product((0, 1), repeat=len(points)):
         index = tuple(
-            np.minimum(low + step, len(points) - 1) for low, step, points in zip(lows, corner, grid, strict=True)
+            np.minimum(low + step, axis.size - 1) for (low, _), step, axis in zip(cells, corner, points, strict=True)
         )
-        weight = np.ones(np.shape(columns[0]))
-        for w, step in zip(weights, corner, strict=True):
-            weight = weight * (w if step else 1.0 - w)
-        total = total + weight * table[index]
+        weights = (position if step else 1.0 - position for (_, position), step in zip(cells, corner, strict=True))
+        total = total + reduce(np.multiply, weights) * table[index]
     return total
 
 

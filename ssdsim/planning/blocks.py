@@ -101,6 +101,16 @@ def exact_piece(plan: SweepPlan, rows: IntArray, long_way: Callable[[SweepPlan, 
     return joined([quick, piece_of_rows(plan, slow)])
 
 
+def cheapest_order(plan: SweepPlan, rows: IntArray) -> IntArray:
+    """An order of `rows` in which those that are computed in one array lie together."""
+    axes = axes_touching(plan.grid, [("pair", "costs"), ("workload", "batch_size")])
+    if not axes:
+        return np.arange(len(rows))
+    steps = plan.grid.steps(rows // len(plan.methods))
+    codes = np.ravel_multi_index([steps[axis] for axis in axes], [len(plan.grid.axes[axis]) for axis in axes])
+    return np.argsort(codes, kind="stable")
+
+
 @lru_cache(maxsize=1)
 def _grid_of(plan: SweepPlan) -> _ExactGrid:
     """Kept from block to block."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ssdsim.errors import InputError, RunError, ScenarioError
 from ssdsim.evaluate import Method, compare, evaluate
-from ssdsim.planning.blocks import exact_piece
+from ssdsim.planning.blocks import cheapest_order, exact_piece
 from ssdsim.planning.engines import Engine
 from ssdsim.planning.plan import SweepPlan
 from ssdsim.planning.results import FAILED, INVALID, Columns, answered, piece_of_rows, refused
@@ -81,6 +81,7 @@ def _tasks(plan: SweepPlan, finished: IntArray) -> Iterator[tuple[Method, IntArr
     to_do = np.setdiff1d(np.arange(plan.num_rows), finished, assume_unique=True)
     for number, method in enumerate(plan.methods):
         rows = to_do[to_do % len(plan.methods) == number]
+        rows = rows[cheapest_order(plan, rows)] if method is Method.EXACT else rows
         size = _ROWS_PER_TASK.get(method, BLOCK_ROWS)
         for start in range(0, len(rows), size):
             yield method, rows[start : start + size]
