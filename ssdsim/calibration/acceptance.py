@@ -19,11 +19,12 @@ from ssdsim.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
-_NODES = 32
+_NODES = 24
 """Kinds of requests that the integral over the spread is taken at."""
 _LEAST, _MOST = 1e-4, 1 - 1e-4
 _STEP = 1e-5
 _LEAST_SPREAD, _MOST_SPREAD = 2e-3, 0.45
+_FIRST_GUESS = 0.08
 _ONE_SIDED_5_PERCENT = 2.706
 """Chi-square quantile of a spread that can only be positive."""
 
@@ -89,18 +90,12 @@ class _Spread:
         """The maximum with a positive spread, from the means `start`."""
         from scipy.optimize import minimize
 
-        best = min(
-            (
-                minimize(
-                    self._negative,
-                    np.append(start, spread),
-                    jac=True,
-                    method="L-BFGS-B",
-                    bounds=[(_LEAST, _MOST)] * len(start) + [(_LEAST_SPREAD, _MOST_SPREAD)],
-                )
-                for spread in (0.03, 0.12)
-            ),
-            key=lambda found: float(found.fun),
+        best = minimize(
+            self._negative,
+            np.append(start, _FIRST_GUESS),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(_LEAST, _MOST)] * len(start) + [(_LEAST_SPREAD, _MOST_SPREAD)],
         )
         found: FloatArray = best.x
         return found
@@ -137,7 +132,7 @@ class _Spread:
             there[i], back[i] = there[i] + step, back[i] - step
             change = self.scores(there).sum(axis=0) - self.scores(back).sum(axis=0)
             rows.append(change[:free] / (2 * step))
-        curvature = np.array(rows)
+        curvature: FloatArray = np.array(rows)
         return (curvature + curvature.T) / 2
 
     def _by_request(self, parameters: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -1,7 +1,8 @@
 """Seconds of every phase of a round, from the round tables of runs in all modes.
 
 Every phase becomes a cost term of its own shape (see `terms`); `phases` says which rounds speak of which phase. What
-a round lasts beyond its phases is host time, and what admissions add beyond that is prefill. Verification beside a running build (SSD) may be slower than alone (AR, SD): their ratio is the contention.
+a round lasts beyond its phases is host time, and what admissions add beyond that is prefill. Verification beside a
+running build (SSD) may be slower than alone (AR, SD): their ratio is the contention.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ FloatArray = NDArray[np.float64]
 
 FEW_ROUNDS = 200
 """Fewer observations of a phase than this are few."""
+_RUNS_FOR_CLUSTERS = 8
 _NOTICEABLE = 0.005
 """A contention smaller than this is none."""
 _CERTAIN = 2.0
@@ -61,8 +63,15 @@ def fit_costs(runs: Sequence[Run]) -> CostsFit:
 
 
 def _fit_phase(runs: Sequence[Run], observe: Callable[[Run], Observations | None]) -> TermFit | None:
-    parts = [part for run in runs if (part := observe(run)) is not None and len(part)]
-    return fit_term(joined(parts)) if parts else None
+    parts = [part for run in runs if (part := observe(run)) is not None and part.size]
+    return fit_term(joined(_by_run(parts))) if parts else None
+
+
+def _by_run(parts: Sequence[Observations]) -> list[Observations]:
+    """With enough runs, what a run has in common counts as one disturbance: machines drift from run to run."""
+    if len(parts) < _RUNS_FOR_CLUSTERS:
+        return list(parts)
+    return [part._replace(cluster=np.zeros_like(part.cluster)) for part in parts]
 
 
 def _fit_verify(runs: Sequence[Run]) -> tuple[TermFit, float, float, bool]:
@@ -81,6 +90,7 @@ def _total_error(fit: TermFit) -> float:
 
 def _fit_with_contention(runs: Sequence[Run], seen: Sequence[Observations]) -> tuple[TermFit, float, float]:
     together = np.array([run.mode is Mode.SSD for run in runs])
+    seen = _by_run(seen)
     fit = fit_term(joined(seen))
     if together.all() or not together.any():
         return fit, 1.0, 0.0
@@ -122,7 +132,7 @@ def _fit_prefill(runs: Sequence[Run], terms: dict[str, TermFit]) -> TermFit | No
     if not parts:
         return None
     seen = joined(parts)
-    error = float(seen.seconds.std() / np.sqrt(len(seen))) if len(seen) > 1 else 0.0
+    error = float(seen.seconds.std() / np.sqrt(seen.size)) if seen.size > 1 else 0.0
     if seen.seconds.mean() <= _CERTAIN * error:
         return None
     return fit_term(seen._replace(seconds=np.maximum(seen.seconds, 0.0)))

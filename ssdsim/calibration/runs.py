@@ -7,7 +7,7 @@ same request, so that no interval mistakes a repetition for new evidence.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ class Run:
     drafting: Drafting
     workload: Workload
     placement: Placement
+    only_requests: IntArray | None = None
+    """Requests whose outcomes count; all where absent."""
 
     @classmethod
     def of(cls, records: Records, name: str) -> Run:
@@ -66,7 +68,11 @@ class Run:
     @cached_property
     def outcomes(self) -> Columns:
         """The outcome table."""
-        return self.records.outcomes.columns()
+        columns = self.records.outcomes.columns()
+        if self.only_requests is None:
+            return columns
+        chosen = np.isin(columns["request_id"], self.only_requests)
+        return {name: column[chosen] for name, column in columns.items()}
 
     @property
     def lookahead(self) -> int:
@@ -75,11 +81,14 @@ class Run:
 
     @property
     def when(self) -> When:
-        """The conditions under which the pair was observed. Without a cache, Saguaro has nothing to reweight."""
-        caches = self.mode is Mode.SSD
+        """The conditions under which the pair was observed.
+
+        Without a cache Saguaro has nothing to reweight, and greedy decoding knows no weights.
+        """
+        downweight = self.drafting.saguaro_downweight if self.mode is Mode.SSD else 1.0
         return When(
             temperature=self.workload.temperature,
-            saguaro_downweight=self.drafting.saguaro_downweight if caches else 1.0,
+            saguaro_downweight=downweight if self.workload.temperature > 0 else None,
             prompt_kind=self.workload.prompt_kind,
             drafter=self.drafting.drafter,
         )
@@ -89,6 +98,21 @@ class Run:
         """Equal for runs that served the same requests."""
         about = self.records.about
         return str((about.get("prompts"), about.get("seed", self.name)))
+
+    def by_prompt_kind(self) -> list[Run]:
+        """One run for each kind of prompt that it mixed, with that kind's outcomes; none where it did not mix."""
+        kinds = self.records.about.get("prompt_kinds", ())
+        requests = self.records.requests.columns()
+        if len(kinds) < 2:
+            return []
+        return [
+            replace(
+                self,
+                workload=self.workload.model_copy(update={"prompt_kind": str(kind)}),
+                only_requests=requests["request_id"][requests["prompt_kind"] == number],
+            )
+            for number, kind in enumerate(kinds)
+        ]
 
     def round_index(self) -> IntArray:
         """For every row of the outcome table its row in the round table."""

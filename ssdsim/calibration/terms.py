@@ -26,6 +26,8 @@ _COLLINEAR = 1e-3
 """A column of which less than this share is not a combination of the others cannot be told from them."""
 _MISFIT = 0.015
 """Relative misfit of cell means from which a line is not good enough."""
+_NEGLIGIBLE = 1e-6
+"""Contributions and errors below this share of the time are rounding."""
 _LEAST_SHAPES = 3
 _MOST_KNOTS = 10
 
@@ -40,7 +42,9 @@ class Observations(NamedTuple):
     cluster: NDArray[np.int64]
     """Equal for observations made so close together that they share what disturbs the machine."""
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """Number of observations."""
         return len(self.seconds)
 
 
@@ -93,7 +97,7 @@ def fit_term(seen: Observations) -> TermFit:
 
 def _fit_linear(seen: Observations) -> TermFit:
     columns = {
-        "base_s": np.ones(len(seen)),
+        "base_s": np.ones(seen.size),
         "per_query_token_s": seen.query_tokens,
         "per_sequence_s": seen.sequences,
         "per_context_token_s": seen.sequences * seen.context_tokens,
@@ -152,8 +156,8 @@ def _independent(columns: dict[str, FloatArray]) -> list[str]:
 
 def _regress(design: FloatArray, seen: Observations) -> tuple[list[float], FloatArray]:
     """Coefficients (none negative) and their robust covariance; one on the boundary is taken as certain."""
-    predicted = np.full(len(seen), max(float(np.median(seen.seconds)), float(seen.seconds.mean()) * 1e-3))
-    bounded = np.ones(len(seen))
+    predicted = np.full(seen.size, max(float(np.median(seen.seconds)), float(seen.seconds.mean()) * 1e-3))
+    bounded = np.ones(seen.size)
     scale = np.maximum(np.abs(design).max(axis=0), 1e-300)
     values = np.zeros(design.shape[1])
     for _ in range(_ITERATIONS):
@@ -165,6 +169,7 @@ def _regress(design: FloatArray, seen: Observations) -> tuple[list[float], Float
     observed = np.minimum(seen.seconds, _DISTURBANCE * predicted)
     factor = float(observed.sum() / (design @ values).sum())
     values = values * factor
+    values[values * np.abs(design).max(axis=0) < _NEGLIGIBLE * observed.mean()] = 0.0
     return values.tolist(), _covariance(design, values, observed, seen.cluster)
 
 
@@ -172,8 +177,8 @@ def _non_negative(design: FloatArray, seconds: FloatArray, weights: FloatArray) 
     """Weighted least squares without negative coefficients, on the small triangular system."""
     from scipy.optimize import nnls
 
-    triangle: FloatArray = np.linalg.qr(np.append(design, seconds[:, None], axis=1) * weights[:, None], mode="r")
-    found: FloatArray = nnls(triangle[:, :-1], triangle[:, -1])[0]
+    triangle = np.linalg.qr(np.append(design, seconds[:, None], axis=1) * weights[:, None], mode="r")
+    found: FloatArray = nnls(np.asarray(triangle)[:, :-1], np.asarray(triangle)[:, -1])[0]
     return found
 
 
@@ -189,22 +194,25 @@ def _covariance(
     scores = np.zeros((group.max() + 1, len(free)))
     np.add.at(scores, group, weighted * (observed / predicted - 1)[:, None])
     small_sample = len(scores) / max(len(scores) - len(free), 1)
+    relative = bread @ (scores.T @ scores) @ bread * small_sample
+    certain = np.sqrt(np.diagonal(relative)) < _NEGLIGIBLE * predicted.mean()
+    relative[certain, :] = relative[:, certain] = 0.0
     result = np.zeros((len(values), len(values)))
-    result[np.ix_(free, free)] = bread @ (scores.T @ scores) @ bread * small_sample / np.outer(scale, scale)
+    result[np.ix_(free, free)] = relative / np.outer(scale, scale)
     return result
 
 
 def _fit_of(term: CostTerm, paths: tuple[str, ...], covariance: FloatArray, seen: Observations) -> TermFit:
     predicted = np.asarray(term(seen.sequences, seen.query_tokens, seen.context_tokens))
     observed = np.minimum(seen.seconds, _DISTURBANCE * predicted)
-    ratio = np.divide(observed, predicted, out=np.ones(len(seen)), where=predicted > 0)
+    ratio = np.divide(observed, predicted, out=np.ones(seen.size), where=predicted > 0)
     return TermFit(
         term=term,
         paths=paths,
         covariance=covariance,
         noise=_noise(ratio, seen.cluster),
         misfit=_misfit(ratio, seen),
-        num_observations=len(seen),
+        num_observations=seen.size,
     )
 
 
