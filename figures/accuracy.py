@@ -100,7 +100,11 @@ def _draw_scatter(axes: Axes, pairings: list[Pairing]) -> None:
         style = marks.look(origin, colour, "s" if calibrated_on else "o")
         text = f"{name}, {origin}" + (", calibrated on" if calibrated_on else "")
         axes.errorbar(
-            [p.y for p in points], [g.predicted * label.scale for g in group], xerr=marks.errors(points), label=text, **style
+            [p.y for p in points],
+            [g.predicted * label.scale for g in group],
+            xerr=marks.errors(points),
+            label=text,
+            **style,
         )
     axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
     if high / low > 8:
@@ -117,7 +121,9 @@ def _draw_errors(axes: Axes, pairings: list[Pairing]) -> None:
     series = list(dict.fromkeys(p.series for p in pairings))
     for p in pairings:
         y = rows.index((p.series, p.setting) if by_setting else ("", p.quantity))
-        style = marks.look(p.origin, _COLOURS[series.index(p.series) % len(_COLOURS)], "s" if p.calibrated_on else "o")
+        style = marks.look(
+            p.origin, _COLOURS[series.index(p.series) % len(_COLOURS)], "s" if p.calibrated_on else "o"
+        )
         shift = 0.0 if by_setting else 0.25 * (series.index(p.series) - (len(series) - 1) / 2)
         axes.errorbar([100 * p.error], [y + shift], **style)
     axes.axvspan(-5, 5, color=GREY, alpha=marks.BAND, linewidth=0)
@@ -146,15 +152,16 @@ def _caption(pairings: list[Pairing]) -> str:
     free = [p for p in pairings if not p.calibrated_on]
     errors = np.array([abs(p.error) for p in free])
     summary = (
-        f"{len(free)} predictions that were not calibrated on: median error {100 * np.median(errors):.1f} %, largest "
-        f"{100 * errors.max():.1f} %."
+        f"{len(free)} predictions that were not calibrated on: median error {100 * np.median(errors):.1f} %, "
+        f"largest {100 * errors.max():.1f} %."
         if len(free)
         else "Every row was calibrated on."
     )
     if pairings[0].origin is Origin.PUBLISHED:
         return (
-            "The exact model against published SSD rates (open markers; squares: the one rate per pair that its single "
-            f"scalar was calibrated on). {summary} AR and SD rows are inputs and not shown. Data sets differ from the "
-            "prediction because one hit curve and one acceptance per data set stand for all positions."
+            "The exact model against published SSD rates (open markers; squares: the one rate per pair that its "
+            f"single scalar was calibrated on). {summary} AR and SD rows are inputs and not shown. Data sets "
+            "differ from the prediction because one hit curve and one acceptance per data set stand for all "
+            "positions."
         )
     return f"Predictions against our own runs (filled markers; squares: calibrated on). {summary}"

@@ -1,4 +1,4 @@
-"""Speed-up over AR against batch size, for SD and SSD at their best drafting: the model, the published points, our runs."""
+"""Speed-up over AR against batch size, for SD and SSD at their best: the model, published points, our runs."""
 
 from __future__ import annotations
 
@@ -113,10 +113,10 @@ def _caption(llama: list[Point]) -> str:
     sd = by_series["SD", Origin.EXACT] / by_series["SD", Origin.PUBLISHED] - 1
     ssd = by_series["SSD", Origin.EXACT] / by_series["SSD, K=7", Origin.PUBLISHED] - 1
     return (
-        "Lines are the exact model at the best drafting per batch size (K up to 7, F up to 3, jit or no fallback); the "
-        "pale line keeps what is best at batch 1. The band takes every assumed number at its worse, and at its better "
-        "end. Published rows exist at batch 1 only: all growth with the batch rests on measured kernels and is "
-        f"extrapolated. For Llama the model's SD is {100 * sd:+.0f} % from the published row because it drafts K=7 in "
-        f"seven steps where the engine drafts K=6 in seven, and SSD {100 * ssd:+.1f} % (calibrated on one data set of "
-        "four)."
+        "Lines are the exact model at the best drafting per batch size (K up to 7, F up to 3, jit or no fallback); "
+        "the pale line keeps what is best at batch 1. The band takes every assumed number at its worse, and at its "
+        "better end. Published rows exist at batch 1 only: all growth with the batch rests on measured kernels and "
+        f"is extrapolated. For Llama the model's SD is {100 * sd:+.0f} % from the published row because it drafts "
+        f"K=7 in seven steps where the engine drafts K=6 in seven, and SSD {100 * ssd:+.1f} % (calibrated on one "
+        "data set of four)."
     )

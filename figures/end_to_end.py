@@ -1,4 +1,4 @@
-"""AR, SD and SSD by data set at batch 1 (Figure 1 right, 7 left, 11, 12): bars are the model, markers what was reported."""
+"""AR, SD and SSD by data set at batch 1 (Figure 1 right, 7 left, 11, 12): bars are the model, markers reports."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def _points(case: Case) -> Iterator[Point]:
     """Model and published rates of one pair; x is the data set."""
     panel, table, profile = TITLES[case.name], case.rows, case.calibrated_profile()
     ar = rates.ar_rate(profile)
-    sd = {kind: rates.sd_rate(profile, kind) for kind in rows.PROMPT_KINDS}
-    sd_with_mean = {**sd, None: fmean(sd.values())}
+    sd: dict[str | None, float] = {kind: rates.sd_rate(profile, kind) for kind in rows.PROMPT_KINDS}
+    sd[None] = fmean(sd.values())
     for kind in _GROUPS:
         name = NAMES[kind]
         yield Point(panel, "AR", Origin.EXACT, name, ar)
-        yield Point(panel, "SD", Origin.EXACT, name, sd_with_mean[kind])
+        yield Point(panel, "SD", Origin.EXACT, name, sd[kind])
         yield Point(panel, "AR", Origin.PUBLISHED, name, _of(table.ar, kind))
         yield Point(panel, "SD", Origin.PUBLISHED, name, table.sd_rate(kind))
     for found in comparisons(case.name):
@@ -75,7 +75,7 @@ def _of(rates_by_kind: tuple[float, ...], kind: str | None) -> float:
 
 
 def _ours(results: Results) -> Iterator[Point]:
-    """Our runs at the smallest batch: the fastest combination of every mode, by kind of prompt and over all of them."""
+    """Our runs at the smallest batch: the fastest combination of every mode, by kind of prompt and over all."""
     best = ours.fastest(ours.rates(results))
     if not best:
         return
@@ -179,11 +179,13 @@ def _caption() -> str:
     worst = {name: max(abs(c.error) for c in found) for name, found in errors.items()}
     gap = fmean(QWEN_PAPER["ssd"]) / fmean(rows.QWEN.ssd[7]) - 1
     return (
-        "Greedy decoding, batch 1. Bars are the exact model with the official engine's options; AR and SD are inputs "
-        "(acceptance is fitted to SD), SSD is predicted after one scalar was calibrated (Llama: on HumanEval; Qwen: on the "
-        "mean at K=4); its thin line is the band before calibration. Open markers are published: the paper's table for "
-        "Llama, an independent reproduction for Qwen (diamonds: the paper's own run, whose SSD at the engine's default K=7 is "
-        f"{100 * gap:.0f} % above the reproduction's, where the build outlives verification). Single data sets are off by at most {100 * worst['llama-3.1-70b']:.1f} % (Llama) and "
-        f"{100 * worst['qwen3-32b']:.1f} % (Qwen), because one hit curve serves all data sets. \"Five times AR\" holds "
+        "Greedy decoding, batch 1. Bars are the exact model with the official engine's options; AR and SD are "
+        "inputs (acceptance is fitted to SD), SSD is predicted after one scalar was calibrated (Llama: on "
+        "HumanEval; Qwen: on the mean at K=4); its thin line is the band before calibration. Open markers are "
+        "published: the paper's table for Llama, an independent reproduction for Qwen (diamonds: the paper's own "
+        f"run, whose SSD at the engine's default K=7 is {100 * gap:.0f} % above the reproduction's, where the "
+        f"build outlives verification). Single data sets are off by at most {100 * worst['llama-3.1-70b']:.1f} % "
+        "(Llama) and "
+        f'{100 * worst["qwen3-32b"]:.1f} % (Qwen), because one hit curve serves all data sets. "Five times AR" holds '
         "against the authors' own AR, 17 % slower than vLLM's."
     )

@@ -103,5 +103,7 @@ def _page(written: Iterable[Written]) -> str:
         if pictures:
             title = FIGURES[figure.name]
             data = next(path.name for path in figure.files if path.suffix == ".csv")
-            parts.append(f"## {title[0].upper()}{title[1:]}\n\n![{title}]({pictures[0]})\n\n{figure.caption} [Data]({data})\n")
+            parts.append(
+                f"## {title[0].upper()}{title[1:]}\n\n![{title}]({pictures[0]})\n\n{figure.caption} [Data]({data})\n"
+            )
     return "\n".join(parts)

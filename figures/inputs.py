@@ -106,7 +106,9 @@ class Results:
             raise InputError(f"--from {folder}: there is no such folder")
         found = cls(tuple(_runs(folder)), tuple(_profiles(folder)), tuple(_predictions(folder)))
         if not (found.runs or found.profiles or found.predictions):
-            raise InputError(f"--from {folder}: holds no run folder (about.json), no profile and no validation report")
+            raise InputError(
+                f"--from {folder}: holds no run folder (about.json), no profile and no validation report"
+            )
         return found
 
     def runs_of(self, mode: Mode) -> list[Run]:
@@ -143,9 +145,16 @@ def _prediction(row: Mapping[str, str], path: Path) -> Prediction:
     predicted = _number(row, "predicted", path)
     if predicted is None or measured is None:
         raise InputError(f"{path}: a row lacks its predicted or measured value: {dict(row)}")
-    bounds = (_number(row, name, path) for name in ("measured_low", "measured_high"))
-    words = (row.get(name) or "" for name in ("quantity", "split", "method", "setting"))
-    return Prediction(*words, predicted, measured, *bounds)  # type: ignore[call-arg]
+    return Prediction(
+        quantity=row["quantity"],
+        split=row.get("split") or "",
+        method=row.get("method") or "",
+        setting=row.get("setting") or "",
+        predicted=predicted,
+        measured=measured,
+        measured_low=_number(row, "measured_low", path),
+        measured_high=_number(row, "measured_high", path),
+    )
 
 
 def _number(row: Mapping[str, str], name: str, path: Path) -> float | None:

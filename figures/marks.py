@@ -1,12 +1,12 @@
 """Who says so: every number's origin has one look, so that nobody takes a model for a measurement.
 
-Published values are open markers, measured ones filled; models are lines: exact solid with its band, simulated dashed,
-the paper's formulas dotted.
+Published values are open markers, measured ones filled; models are lines: exact solid, simulated dashed (with
+their bands), the paper's formulas dotted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,7 +44,7 @@ class Bounded(Protocol):
     def high(self) -> float | None: ...
 
 
-LINES = {
+LINES: dict[Origin, Any] = {
     Origin.EXACT: METHOD_DASHES["exact"],
     Origin.SIM: METHOD_DASHES["sim"],
     Origin.PAPER: METHOD_DASHES["paper"],
@@ -64,6 +64,28 @@ def plot(axes: Axes, points: Sequence[Point], colour: Any, *, marker: str = "o",
             axes.fill_between(x, low, high, color=colour, alpha=BAND, linewidth=0)
         return
     axes.errorbar(x, y, yerr=errors(points), label=label, **look(origin, colour, marker))
+
+
+def plot_all(axes: Axes, points: Iterable[Point], colours: Mapping[str, Any], *, by_x: bool = True) -> None:
+    """Draw every series of a panel in its colour; models name the series in the legend, markers only their origin."""
+    groups: dict[tuple[str, Origin], list[Point]] = {}
+    for point in points:
+        groups.setdefault((point.series, point.origin), []).append(point)
+    named: set[str] = set()
+    order = list(Origin)
+    for (series, _), group in sorted(groups.items(), key=lambda item: order.index(item[0][1])):
+        chosen = sorted(group, key=lambda point: float(point.x)) if by_x else group
+        plot(axes, chosen, colours[series], label=None if series in named else series)
+        named.add(series)
+
+
+def batch_axis(axes: Axes, values: Iterable[float], label: str = "batch size (sequences)") -> None:
+    """A logarithmic axis with a tick at every value."""
+    ticks = sorted(set(values))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel(label)
 
 
 def look(origin: Origin, colour: Any, marker: str = "o") -> dict[str, Any]:
@@ -100,19 +122,25 @@ def legend(figure: Figure, axes: Iterable[Axes], points: Iterable[Point], *, nco
     for origin in Origin:
         if any(point.origin is origin for point in shown):
             banded = origin in LINES and any(p.low is not None for p in shown if p.origin is origin)
-            handles[f"{origin}, with band" if banded else str(origin)] = _sample(origin, banded=banded)
+            handles[f"{origin}, with band" if banded else str(origin)] = sample(origin, banded=banded)
     figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=ncols, frameon=False, fontsize="small"
+        list(handles.values()),
+        list(handles),
+        loc="outside lower center",
+        ncols=ncols,
+        frameon=False,
+        fontsize="small",
     )
 
 
-def _sample(origin: Origin, *, banded: bool) -> Any:
+def sample(origin: Origin, colour: Any = GREY, *, banded: bool = False) -> Any:
+    """What stands for an origin in a legend."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     if origin in LINES:
-        line = Line2D([], [], color=GREY, linestyle=LINES[origin])
-        return (Patch(facecolor=GREY, alpha=BAND, linewidth=0), line) if banded else line
-    style = look(origin, GREY)
+        line = Line2D([], [], color=colour, linestyle=LINES[origin])
+        return (Patch(facecolor=colour, alpha=BAND, linewidth=0), line) if banded else line
+    style = look(origin, colour)
     style.pop("elinewidth")
     return Line2D([], [], **style)

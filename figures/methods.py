@@ -1,4 +1,4 @@
-"""One question, four methods: SSD's rate against batch size by the paper's formulas, exact, simulated and measured."""
+"""One question, four methods: SSD's rate against batch size as printed, exact, simulated and measured."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from figures.inputs import Results
 from figures.marks import Origin
 from ssdsim.errors import InputError
 from ssdsim.evaluate import Method, evaluate
-from ssdsim.plotting.style import MODE_COLOURS
+from ssdsim.plotting.style import BLUE, GREEN, GREY, ORANGE, PURPLE
 from ssdsim.profile import PairProfile
 from ssdsim.scenario import Mode, Scenario
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _METHODS = {Origin.EXACT: Method.EXACT, Origin.PAPER: Method.PAPER, Origin.SIM: Method.SIM}
+_COLOURS = {Origin.EXACT: ORANGE, Origin.PAPER: PURPLE, Origin.SIM: BLUE, Origin.MEASURED: GREEN}
 _OVERRIDES = {
     "drafting.fan_out.per_position": 2,
     "drafting.fallback.kind": "none",
@@ -29,6 +30,8 @@ _EMBEDDED = "Llama-3.1-70B / 3.2-1B, K=7, F=2, no fallback"
 _REQUESTS_PER_ROW = 24
 _WARMUP_PER_ROW = 6
 _RATE, _GAP = "rate", "against exact"
+_LINEAR = 2.0
+"""Per cent up to which the gaps are drawn on a linear scale, beyond on a logarithmic one."""
 
 
 def draw(results: Results) -> Drawing:
@@ -48,12 +51,16 @@ def draw(results: Results) -> Drawing:
     figure = Figure(figsize=(6.4, 4.8), layout="constrained")
     panels = figure.subplots(2, 1, sharex=True, height_ratios=[1.6, 1.0])
     for axes, points in zip(panels, (rates, gaps), strict=True):
-        _draw(axes, points)
+        for origin, colour in _COLOURS.items():
+            marks.plot_all(axes, [point for point in points if point.origin is origin], {"SSD": colour})
     panels[0].set(ylabel="output (tokens/s)", yscale="log")
     panels[0].set_title(title, fontsize="medium")
+    panels[1].set_yscale("symlog", linthresh=_LINEAR)
     panels[1].set_ylabel("against exact (%)")
-    _batch_axis(panels[1], scenarios)
-    marks.legend(figure, [], rates, ncols=4)
+    panels[1].yaxis.set_major_formatter("{x:g}")
+    panels[1].axhspan(-_LINEAR, _LINEAR, color=GREY, alpha=0.06, linewidth=0)
+    marks.batch_axis(panels[1], [point.x for point in rates])  # type: ignore[misc]
+    _legend(figure, rates)
     return Drawing(figure=figure, data=[*rates, *gaps], caption=_caption(gaps, measured, profile))
 
 
@@ -73,7 +80,8 @@ def _measured(results: Results) -> list[ours.Rate]:
     for rate in ours.rates(results):
         if rate.mode is Mode.SSD and rate.origin is Origin.MEASURED:
             groups.setdefault(rate.setting, []).append(rate)
-    return sorted(max(groups.values(), key=len), key=lambda rate: rate.batch_size) if groups else []
+    longest = max(groups.values(), key=lambda rates: len(rates), default=[])
+    return sorted(longest, key=lambda rate: rate.batch_size)
 
 
 def _answers(scenarios: list[Scenario]) -> Iterator[Point]:
@@ -99,18 +107,12 @@ def _gaps(rates: list[Point]) -> Iterator[Point]:
             yield Point(_GAP, p.series, p.origin, p.x, value or 0.0, low, high)
 
 
-def _draw(axes: Axes, points: list[Point]) -> None:
-    for origin in dict.fromkeys(point.origin for point in points):
-        chosen = sorted((point for point in points if point.origin is origin), key=lambda point: float(point.x))
-        marks.plot(axes, chosen, MODE_COLOURS["ssd"])
-
-
-def _batch_axis(axes: Axes, scenarios: list[Scenario]) -> None:
-    batches = sorted({scenario.workload.batch_size for scenario in scenarios})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(batches, [str(b) for b in batches])
-    axes.minorticks_off()
-    axes.set_xlabel("batch size (sequences)")
+def _legend(figure: Figure, rates: list[Point]) -> None:
+    """Colours tell the methods apart here, besides the look of their origin."""
+    present = [origin for origin in _COLOURS if any(point.origin is origin for point in rates)]
+    handles = [marks.sample(origin, _COLOURS[origin]) for origin in present]
+    labels = [f"{origin} (band: 95 %)" if origin is Origin.SIM else str(origin) for origin in present]
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize="small")
 
 
 def _caption(gaps: list[Point], measured: list[ours.Rate], profile: PairProfile | None) -> str:
@@ -120,8 +122,9 @@ def _caption(gaps: list[Point], measured: list[ours.Rate], profile: PairProfile 
     parts = ["The same scenario by every method."]
     if last in paper:
         parts.append(
-            f"The formulas as printed are {paper[last]:+.0f} % from the exact model at batch {last:.0f}: they charge a "
-            "verification the time of one AR step whatever its width and know neither communication nor host time."
+            f"The formulas as printed are {paper[last]:+.0f} % from the exact model at batch {last:.0f}: they "
+            "charge a verification the time of one AR step whatever its width and know neither communication nor "
+            "host time."
         )
     parts.append(f"Simulation (band: 95 %) and exact model differ by at most {sim:.1f} %.")
     if measured:

@@ -1,4 +1,4 @@
-"""What the models say of a pair, in the forms that the pictures ask for: single answers, sweeps, and the best drafting."""
+"""What the models say of a pair, in the forms that pictures ask for: single answers, sweeps, the best drafting."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from ssdsim.evaluate import Method, evaluate
 from ssdsim.profile import PairProfile
 from ssdsim.scenario import Mode, Scenario
 from ssdsim.scenario_files import scenario_from
+
+_Z = 1.959964
 
 
 class Rate(NamedTuple):
@@ -47,7 +50,10 @@ def setting_of(run: Run) -> str:
     if run.mode is Mode.SSD:
         size = drafting.fan_out
         counted = size.values or (f"{size.per_position}" if size.per_position is not None else f"B{size.budget}")
-        words += [f"F={counted}" + (f" {size.policy}" if size.policy != "uniform" else ""), str(drafting.fallback.kind)]
+        words += [
+            f"F={counted}" + (f" {size.policy}" if size.policy != "uniform" else ""),
+            str(drafting.fallback.kind),
+        ]
         words += [f"C={drafting.saguaro_downweight:g}"] if drafting.saguaro_downweight != 1 else []
     return ", ".join(words)
 
@@ -88,6 +94,14 @@ def title(results: Results) -> str:
         return str(models.get("pair") or models.get("name") or "runs in RESULTS")
     pair = next((run.about["scenario"].get("pair") for run in results.runs if "scenario" in run.about), None)
     return str(pair["name"]) if isinstance(pair, dict) and "name" in pair else "runs in RESULTS"
+
+
+def share_bounds(share: float, count: int) -> tuple[float, float]:
+    """Wilson's 95 % bounds of a share of `count` independent trials."""
+    spread = _Z**2 / count
+    centre = (share + spread / 2) / (1 + spread)
+    half_width = _Z * math.sqrt(share * (1 - share) / count + spread / count / 4) / (1 + spread)
+    return centre - half_width, centre + half_width
 
 
 def _rate(key: tuple[Mode, int, str, Origin], runs: list[Run]) -> Rate:

@@ -1,7 +1,7 @@
 """Published numbers that the pictures show beside the model, and the band of what the model had to assume.
 
-The rows themselves live in `experiments.published.rows`; here is what else was printed. Everything that only a picture
-of the paper shows (Figures 3 to 7, 10 to 13) has no number, so no point of ours stands for it.
+The rows themselves live in `experiments.published.rows`; here is what else was printed. What only a picture of the
+paper shows (Figures 3 to 7, 10 to 13) has no number, so no point of ours stands for it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ AUTHORS_HIT_RATE, AUTHORS_SAGUARO_HIT_RATE = 0.79, 0.87
 """Of the authors' development run: Llama-3.2-1B drafts for itself, K=6, F=3, temperature 1; without and with Saguaro
 sampling (its constant was not published)."""
 
-QWEN_ROUND_MS = {"verify": 11.45, "draft cycle, K=4": 13.75, "target waits, K=7": 11.4}
-"""The reproduction's profile of one Qwen round, milliseconds."""
+QWEN_TARGET_WAITS_S = 11.4e-3
+"""How long the target waits for the draft in one round at K=7 (look-up, misses, build), by the reproduction."""
 
 
 @cache

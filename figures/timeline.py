@@ -13,7 +13,7 @@ from figures.drawing import Drawing
 from figures.inputs import Results
 from figures.marks import Origin
 from ssdsim.plotting.lanes import Lane, Span, Work, spans_of
-from ssdsim.plotting.style import AMBER, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, lighter
+from ssdsim.plotting.style import AMBER, BLUE, GREEN, GREY, ORANGE, PURPLE, lighter
 from ssdsim.records import Records, Source
 from ssdsim.scenario import Mode
 from ssdsim.scenario_files import load_scenario
@@ -62,7 +62,7 @@ class _Shown(NamedTuple):
     source: str
     records: Records
     first: int
-    count: int
+    num_rounds: int
 
     @property
     def start_s(self) -> float:
@@ -71,10 +71,10 @@ class _Shown(NamedTuple):
     @property
     def end_s(self) -> float:
         last = self.records.rounds.columns()
-        return float((last["start_s"] + last["round_s"])[self.first + self.count - 1])
+        return float((last["start_s"] + last["round_s"])[self.first + self.num_rounds - 1])
 
     def spans(self) -> list[Span]:
-        return list(spans_of(self.records, self.first, self.count))
+        return list(spans_of(self.records, self.first, self.num_rounds))
 
 
 def draw(results: Results) -> Drawing:
@@ -142,7 +142,12 @@ def _draw(axes: Axes, shown: _Shown, span_ms: float) -> list[Bar]:
             found = [(b.start_ms, b.duration_ms) for b in bars if b.work in works and b.lane == lane]
             if found:
                 axes.broken_barh(
-                    found, (row - _HEIGHT / 2, _HEIGHT), facecolors=colour, edgecolor="white", linewidth=0.5, label=name
+                    found,
+                    (row - _HEIGHT / 2, _HEIGHT),
+                    facecolors=colour,
+                    edgecolor="white",
+                    linewidth=0.5,
+                    label=name,
                 )
     _mark_tokens(axes, shown, span_ms)
     axes.set_yticks([1, 0], ["verifier", "speculator" if shown.mode is Mode.SSD else "drafter"])
@@ -155,7 +160,7 @@ def _mark_tokens(axes: Axes, shown: _Shown, span_ms: float) -> None:
     """How many tokens each round gave, and which rounds were answered after a miss."""
     rounds, outcomes = shown.records.rounds.columns(), shown.records.outcomes.columns()
     total = 0
-    for i in range(shown.first, shown.first + shown.count):
+    for i in range(shown.first, shown.first + shown.num_rounds):
         rows = outcomes["round"] == rounds["round"][i]
         tokens = int(outcomes["num_emitted"][rows].sum())
         start_ms = (rounds["start_s"][i] - shown.start_s) * _MS
@@ -180,6 +185,6 @@ def _caption(sd: _Shown, ssd: _Shown) -> str:
     return (
         "SD drafts while the verifier idles and verifies while the drafter idles; SSD builds its cache beside "
         "verification and drafts in between only after a miss or for a request's first round. Numbers are tokens "
-        f"emitted per round. {sources} The paper's Figure 1 (left, middle) is a sketch without times; here every bar "
-        "has its own."
+        f"emitted per round. {sources} The paper's Figure 1 (left, middle) is a sketch without times; here every "
+        "bar has its own."
     )
