@@ -15,7 +15,7 @@ from enum import StrEnum
 from ssdsim.caveats import beyond_limits
 from ssdsim.costs.models import Costs
 from ssdsim.design_point import DesignPoint, resolve
-from ssdsim.errors import DomainError, InputError
+from ssdsim.errors import DomainError
 from ssdsim.exact import batch_columns, resolve_fallback, setting_of, slot_numbers, static_columns
 from ssdsim.exact.fallbacks import thresholds
 from ssdsim.printed import printed_quantities
@@ -125,13 +125,10 @@ def _sim(scenario: Scenario, mode: Mode) -> tuple[dict[str, Quantity], tuple[str
 
 
 def _real(scenario: Scenario, mode: Mode) -> tuple[dict[str, Quantity], tuple[str, ...]]:
-    from importlib.metadata import entry_points
+    from ssdsim.extensions import load_extension
 
-    found = tuple(entry_points(group="ssdsim.methods", name="real"))
-    if not found:
-        raise InputError("method: 'real' needs the executor; install ssdsim[executor]")
-    quantities: tuple[dict[str, Quantity], tuple[str, ...]] = found[0].load()(scenario, mode)
-    return quantities
+    answer: tuple[dict[str, Quantity], tuple[str, ...]] = load_extension("ssdsim.methods", "real")(scenario, mode)
+    return answer
 
 
 _METHODS: dict[Method, Callable[[Scenario, Mode], tuple[dict[str, Quantity], tuple[str, ...]]]] = {

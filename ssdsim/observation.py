@@ -129,4 +129,5 @@ def read_observations(out: Path) -> tuple[dict[str, Any], list[Observed]]:
 def _read(path: Path) -> Observed:
     with np.load(path) as arrays:
         values: dict[str, Any] = {name: arrays[name] for name in arrays.files}
-    return Observed(**{name: float(value) if name in _SCALARS else value for name, value in values.items()})
+    values |= {name: float(values[name]) for name in _SCALARS}
+    return Observed(**values)
