@@ -33,8 +33,6 @@ from ssdsim.sim.streams import ROUNDS_PER_TILE, Stream, Streams
 _ENTRIES_AT_ONCE = 1 << 15
 _ROUNDS_AT_ONCE = 1 << 12
 _REQUESTS_AT_ONCE = 512
-_LOOKUP = np.array([Lookup.HIT, Lookup.MISS], np.int8)
-"""By whether the row misses."""
 
 
 class Foreseen:
@@ -61,7 +59,7 @@ class Foreseen:
             num_rounds = min(width, end - first_round)
             history = rows.play(num_rounds)
             history = history._replace(round=history.age, slot=history.request_id)
-            counts = count_rows(history, self._laws, first_round, num_rounds)
+            counts = count_rows(history, self._laws, first_round, num_rounds, ordered=True)
             yield self._block(first_round, np.ones(num_rounds, dtype=bool), counts, history)
 
     def _finite_blocks(self) -> Iterator[RoundBlock]:
@@ -129,7 +127,7 @@ class _Rows:
     ) -> None:
         self._laws, self._streams = laws, streams
         self._kinds = (DRAFTED, KIND_AFTER[answer]) if laws.looks_up else (DRAFTED, DRAFTED)
-        self._kind_of, self._source_of = (np.array(of, np.int8) for of in (self._kinds, _sources(laws.mode, answer)))
+        self._sources = _sources(laws.mode, answer)
         self._age = 0
         self._ids, self._luck = ids, luck
         self._context, self._left = prompt_tokens, output_tokens
@@ -150,25 +148,55 @@ class _Rows:
         missed = np.concatenate([self._missed[:, None], missed_after[:, :-1]], axis=1)
         accepted = np.where(missed, accepted_if[1], accepted_if[0])
         produced = np.cumsum(accepted + 1, axis=1, dtype=np.int64)
-        row, column, place = _by_age(produced - accepted <= self._left[:, None])  # the rounds that are played
-        accepted, after, state = accepted.ravel()[place], produced.ravel()[place], missed.view(np.int8).ravel()[place]
-        left = self._left[row] - after  # negative where the last round overshoots
-        age = self._age + column
-        history = RowHistory(
+        row, column, place = self._played(accepted, produced)
+        history = self._history(
+            row,
+            self._age + column,
+            missed.ravel()[place],
+            missed_after.ravel()[place],
+            accepted.ravel()[place],
+            produced.ravel()[place],
+        )
+        self._go_on(produced[:, -1], missed_after[:, -1], num_rounds)
+        return history
+
+    def _played(self, accepted: NDArray[np.int16], produced: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """(row, column, flat index) of the rounds that are played, first all first rounds, then all second ones."""
+        if np.all(produced[:, -1] - accepted[:, -1] <= self._left):
+            return _all_by_age(*accepted.shape)
+        column, row = np.nonzero((produced - accepted <= self._left[:, None]).T)
+        return row, column, row * accepted.shape[1] + column
+
+    def _history(
+        self,
+        row: IntArray,
+        age: IntArray,
+        missed: BoolArray,
+        missed_after: BoolArray,
+        accepted: NDArray[np.int16],
+        produced: IntArray,
+    ) -> RowHistory:
+        """One entry per round played; the last round of a request emits what is left of it."""
+        emitted = accepted + 1
+        source, lookup = self._source(missed, age), self._lookup(missed_after)
+        context_tokens = self._context[row] + produced - emitted
+        if len(produced) and produced.max() >= self._left.min():
+            beyond = produced - self._left[row]
+            lookup[beyond >= 0] = Lookup.FINAL
+            emitted = emitted - np.maximum(beyond, 0).astype(np.int16)
+        return RowHistory(
             round=age,
             request_id=self._ids[row],
             slot=row,
             age=age,
-            kind=self._kind_of[state],
-            source=self._source(state, age),
-            lookup=self._lookup(missed_after.ravel()[place], left <= 0),
+            kind=_choose(missed, self._kinds),
+            source=source,
+            lookup=lookup,
             num_accepted=accepted,
-            num_emitted=accepted + 1 + np.minimum(left, 0),
-            context_tokens=self._context[row] + after - accepted - 1,
+            num_emitted=emitted,
+            context_tokens=context_tokens,
             bonus_rank=np.full(len(age), -1, np.int32),
         )
-        self._go_on(produced[:, -1], missed_after[:, -1], num_rounds)
-        return history
 
     def _outcomes(self, num_rounds: int) -> tuple[list[NDArray[np.int16]], list[BoolArray]]:
         """What every round would bring in either state: tokens accepted, and whether the look-up misses."""
@@ -185,20 +213,16 @@ class _Rows:
                 return accepted_if * 2, misses_if * 2
         return accepted_if, misses_if
 
-    def _source(self, state: NDArray[np.int8], ages: IntArray) -> NDArray[np.int8]:
-        source = self._source_of[state]
+    def _source(self, missed: BoolArray, ages: IntArray) -> NDArray[np.int8]:
+        source = _choose(missed, self._sources)
         if self._laws.looks_up and self._age == 0:
-            source[(ages == 0) & (state == 0)] = Source.FIRST
+            source[(ages == 0) & ~missed] = Source.FIRST
         return source
 
-    def _lookup(self, missed_after: BoolArray, ends: BoolArray) -> NDArray[np.int8]:
-        lookup = (
-            _LOOKUP[missed_after.view(np.int8)]
-            if self._laws.looks_up
-            else np.full(len(ends), Lookup.NOT_MADE, np.int8)
-        )
-        lookup[ends] = Lookup.FINAL
-        return lookup
+    def _lookup(self, missed_after: BoolArray) -> NDArray[np.int8]:
+        if self._laws.looks_up:
+            return _choose(missed_after, (Lookup.HIT, Lookup.MISS))
+        return np.full(len(missed_after), Lookup.NOT_MADE, np.int8)
 
     def _go_on(self, produced: IntArray, missed: BoolArray, num_rounds: int) -> None:
         going = produced < self._left
@@ -207,12 +231,9 @@ class _Rows:
         self._context, self._left = (self._context + produced)[going], (self._left - produced)[going]
 
 
-def _by_age(played: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
-    """(row, column, flat index) of the entries of the mask, first all first rounds, then all second ones."""
-    if played.all():
-        return _all_by_age(*played.shape)
-    column, row = np.nonzero(played.T)
-    return row, column, row * played.shape[1] + column
+def _choose(mask: BoolArray, values: tuple[int, int]) -> NDArray[np.int8]:
+    """The second value where the mask holds, else the first."""
+    return np.where(mask, np.int8(values[1]), np.int8(values[0]))
 
 
 @lru_cache(maxsize=4)

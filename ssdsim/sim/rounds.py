@@ -23,9 +23,6 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-MISSED = np.isin(np.arange(len(Source)), (Source.JIT, Source.NGRAM, Source.NONE, Source.RANDOM)).astype(np.int64)
-"""1 where a row of this source had missed."""
-
 
 class RowHistory(NamedTuple):
     """One entry per row and round, in any order."""
@@ -39,7 +36,7 @@ class RowHistory(NamedTuple):
     source: NDArray[np.int8]
     lookup: NDArray[np.int8]
     num_accepted: NDArray[np.int16]
-    num_emitted: IntArray
+    num_emitted: NDArray[np.integer]
     context_tokens: IntArray
     """Prompt and output before the round."""
     bonus_rank: NDArray[np.int32]
@@ -172,14 +169,17 @@ class SpeculativeBlock:
         lowest = int(entries.request_id.min())
         place = entries.request_id - lowest
         size = int(place.max()) + 1
-        sources, kinds = _by_source_and_kind(place, entries, len(self.laws.kinds), size)
+
+        def total(amounts: NDArray[Any]) -> IntArray:
+            return np.bincount(place, amounts, size).astype(np.int64)
+
         counts = {
-            "output_tokens": _sums(place, entries.num_emitted),
-            "num_rounds": sources.sum(axis=1),
-            "num_hits": sources[:, Source.HIT],
-            "num_misses": sources @ MISSED,
-            "num_proposed": kinds @ self.laws.num_proposed,
-            "num_accepted": _sums(place, entries.num_accepted),
+            "output_tokens": total(entries.num_emitted),
+            "num_rounds": np.bincount(place, minlength=size),
+            "num_hits": total(entries.source == Source.HIT),
+            "num_misses": total(missed(entries.source)),
+            "num_proposed": total(self.laws.num_proposed[entries.kind]),
+            "num_accepted": total(entries.num_accepted),
         }
         return RequestEvents(
             admitted=entries.request_id[first],
@@ -199,33 +199,37 @@ class Rounds(Protocol):
         """The run, block by block."""
 
 
-def count_rows(history: RowHistory, laws: RowLaws, first_round: int, num_rounds: int) -> RowCounts:
-    """Sum the entries of rounds first_round .. first_round + num_rounds - 1."""
+def count_rows(
+    history: RowHistory, laws: RowLaws, first_round: int, num_rounds: int, *, ordered: bool = False
+) -> RowCounts:
+    """Sum the entries of rounds first_round .. first_round + num_rounds - 1; `ordered`: they come by round."""
     index = history.round - first_round
-    sources, kinds = _by_source_and_kind(index, history, len(laws.kinds), num_rounds)
-    batch_size = sources.sum(axis=1)
+    starts = np.searchsorted(index, np.arange(num_rounds)) if ordered else None
+
+    def total(amounts: NDArray[Any]) -> IntArray:
+        if starts is None:
+            return np.bincount(index, amounts, num_rounds).astype(np.int64)
+        sums: IntArray = np.add.reduceat(amounts, starts, dtype=np.int64)
+        return sums
+
+    batch_size = total(np.ones(len(index), dtype=bool))
+    of_kind = np.stack([total(history.kind == kind) for kind in range(len(laws.kinds))], axis=1)
     return RowCounts(
         batch_size=batch_size,
-        num_hits=sources[:, Source.HIT],
-        num_misses=sources @ MISSED,
-        num_first=sources[:, Source.FIRST],
-        num_final=np.bincount(index[history.lookup == Lookup.FINAL], minlength=num_rounds),
-        num_proposed=kinds @ laws.num_proposed,
-        num_emitted=_sums(index, history.num_emitted, num_rounds),
-        num_branches=kinds @ laws.num_branches,
-        context_tokens=np.bincount(index, history.context_tokens, num_rounds) / batch_size,
+        num_hits=total(history.source == Source.HIT),
+        num_misses=total(missed(history.source)),
+        num_first=total(history.source == Source.FIRST),
+        num_final=total(history.lookup == Lookup.FINAL),
+        num_proposed=of_kind @ laws.num_proposed,
+        num_emitted=total(history.num_emitted),
+        num_branches=of_kind @ laws.num_branches,
+        context_tokens=total(history.context_tokens) / batch_size,
     )
 
 
-def _by_source_and_kind(index: IntArray, history: RowHistory, num_kinds: int, size: int) -> tuple[IntArray, IntArray]:
-    """Entries at each index by source [size, sources] and by row kind [size, kinds]."""
-    sources = np.bincount(index * len(Source) + history.source, minlength=size * len(Source))
-    kinds = np.bincount(index * num_kinds + history.kind, minlength=size * num_kinds)
-    return sources.reshape(size, -1), kinds.reshape(size, -1)
-
-
-def _sums(index: IntArray, amounts: NDArray[Any], size: int = 0) -> IntArray:
-    return np.bincount(index, amounts, size).astype(np.int64)
+def missed(source: NDArray[np.int8]) -> BoolArray:
+    """Rows whose look-up had missed."""
+    return (source >= Source.JIT) & (source <= Source.RANDOM)
 
 
 class Answer:

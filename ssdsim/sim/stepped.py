@@ -179,7 +179,7 @@ class Stepped:
         return together.where(np.argsort(together.slots))
 
     def _block(self, history: RowHistory, goes_on: list[bool], first_round: int) -> RoundBlock:
-        counts = count_rows(history, self._laws, first_round, len(goes_on))
+        counts = count_rows(history, self._laws, first_round, len(goes_on), ordered=True)
         fallback, endless = self._answer.to_misses[counts.num_misses], self._requests.endless
         return SpeculativeBlock(first_round, counts, fallback, np.array(goes_on), history, self._laws, endless)
 

@@ -100,7 +100,8 @@ class _RequestTable:
     def _draw_tile(self, band: int, tile: int) -> FloatArray:
         """Jump to the tile's place in the generator's sequence: no draw depends on what was drawn before."""
         position = band * _BAND + tile * _TILE
-        self._bits.advance((position - self._position) % _PERIOD)
+        if position != self._position:
+            self._bits.advance((position - self._position) % _PERIOD)
         self._position = position + _TILE
         return self._generator.random((_REQUESTS_PER_TILE, ROUNDS_PER_TILE))
 
