@@ -64,12 +64,13 @@ def branch_mask(step: int = _STEP) -> Mask:
     from executor.branches import TreeSteps, forks
     from executor.decoder import Decoder
     from executor.llama import LlamaModel, LlamaShape
+    from executor.matrix import Matrix
 
     one = torch.zeros(1, 1)
     shape = LlamaShape(
         num_layers=0, num_heads=1, num_kv_heads=1, head_dim=1, vocab_size=1, max_context_tokens=64, norm_eps=1e-5
     )
-    decoder = Decoder(LlamaModel(shape, [], one, one, one, torch.zeros(2, 64, 1)), num_rows=1, capacity=128)
+    decoder = Decoder(LlamaModel(shape, [], one, one, Matrix(one), torch.zeros(2, 64, 1)), num_rows=1, capacity=128)
     trunk = _PREFIX + 1 + _LOOKAHEAD
     row = np.zeros(1, np.int64)
     decoder.lengths[0] = trunk

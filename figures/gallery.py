@@ -1,7 +1,7 @@
 """All figures by name: how they are found, drawn and written, and the page that shows them with their captions.
 
-`ssdsim figures` comes here by way of the entry point `figures` of the group `ssdsim.verbs`. A script is imported when
-its picture is wanted, since each needs another part of the program.
+This module is the entry point `figures` of the group `ssdsim.verbs`, by which `ssdsim figures` comes here. A script is
+imported when its picture is wanted, since each needs another part of the program.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def draw_figures(
     names: Sequence[str],
     source: Path | None,
     out: Path,
-    formats: Iterable[str],
+    formats: Iterable[str] = ("png", "svg"),
+    *,
+    seed: int = 0,
     on_done: Callable[[Written], None] = lambda _: None,
 ) -> list[Written]:
     """Draw the named figures (all where none is named) into `out`, with a page `index.md` of pictures and captions.
@@ -57,7 +59,7 @@ def draw_figures(
     `InputError` is raised, as it is for an unknown name or an unreadable `source`.
     """
     chosen = _known(names)
-    results = Results.read(source) if source is not None else Results()
+    results = Results.read(source, seed) if source is not None else Results(seed=seed)
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for name in chosen:

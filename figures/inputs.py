@@ -98,13 +98,15 @@ class Results:
     runs: tuple[Run, ...] = ()
     profiles: tuple[PairProfile, ...] = ()
     predictions: tuple[Prediction, ...] = ()
+    seed: int = 0
+    """Of what is simulated for a picture."""
 
     @classmethod
-    def read(cls, folder: Path) -> Results:
+    def read(cls, folder: Path, seed: int = 0) -> Results:
         """Everything below `folder`; `InputError` where there is nothing to draw."""
         if not folder.is_dir():
             raise InputError(f"--from {folder}: there is no such folder")
-        found = cls(tuple(_runs(folder)), tuple(_profiles(folder)), tuple(_predictions(folder)))
+        found = cls(tuple(_runs(folder)), tuple(_profiles(folder)), tuple(_predictions(folder)), seed)
         if not (found.runs or found.profiles or found.predictions):
             raise InputError(
                 f"--from {folder}: holds no run folder (about.json), no profile and no validation report"

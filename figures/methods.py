@@ -45,7 +45,7 @@ def draw(results: Results) -> Drawing:
         scenarios = [ours.scenario_of(rate.run, profile) for rate in measured]
     else:
         measured = []
-        scenarios = [_embedded(b) for b in model.BATCH_SIZES]
+        scenarios = [_embedded(b, results.seed) for b in model.BATCH_SIZES]
     rates = [*_answers(scenarios), *(_of_run(rate) for rate in measured)]
     gaps = list(_gaps(rates))
     figure = Figure(figsize=(6.4, 4.8), layout="constrained")
@@ -64,10 +64,11 @@ def draw(results: Results) -> Drawing:
     return Drawing(figure=figure, data=[*rates, *gaps], caption=_caption(gaps, measured, profile))
 
 
-def _embedded(batch_size: int) -> Scenario:
+def _embedded(batch_size: int, seed: int) -> Scenario:
     """The embedded pair in a closed loop, long enough to be measured in its steady state."""
     load = {
         "batch_size": batch_size,
+        "run.seed": seed,
         "num_requests": _REQUESTS_PER_ROW * batch_size,
         "warmup_requests": _WARMUP_PER_ROW * batch_size,
     }

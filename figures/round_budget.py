@@ -131,10 +131,9 @@ def _draw(axes: Axes, names: list[str], parts: list[Part], points: list[Part]) -
         labelled.add(part.part)
     for point in points:
         y = names.index(point.round) + ((_BAR + _BESIDE) / 2 if point.part == _BUILD else 0.0)
-        colour = {_BUILD: ORANGE, _VERIFY: BLUE}.get(point.part, PURPLE)
         label = None if "published" in labelled else "published: where it ended"
         axes.plot(
-            [point.start_ms + point.duration_ms], [y], label=label, **_without_bars(marks.look(point.origin, colour))
+            [point.start_ms + point.duration_ms], [y], label=label, **_without_bars(marks.look(point.origin, "black"))
         )
         labelled.add("published")
     axes.set_yticks(range(len(names)), names)

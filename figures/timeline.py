@@ -105,7 +105,7 @@ def _stretch(mode: Mode, results: Results, duration_s: float | None) -> _Shown:
     if runs:
         origin, source, records = runs[0].origin, runs[0].name, runs[0].records
     else:
-        origin, source, records = Origin.SIM, _EMBEDDED, simulated(mode)
+        origin, source, records = Origin.SIM, _EMBEDDED, simulated(mode, results.seed)
     rounds = records.rounds.columns()
     first = _quiet_start(rounds["num_misses"], len(rounds["round"])) if duration_s is None else 1
     if duration_s is None:
@@ -124,11 +124,17 @@ def _quiet_start(num_misses: np.ndarray, num_rounds: int) -> int:
     return max(1, min(wanted, num_rounds - SSD_ROUNDS))
 
 
-def simulated(mode: Mode) -> Records:
+def simulated(mode: Mode, seed: int = 0) -> Records:
     """A short run of the embedded pair at batch 1."""
     from ssdsim.sim import simulate
 
-    overrides = [f"mode={mode}", "num_requests=1", "workload.arrivals=static", f"prompt_kind={_PROMPTS}"]
+    overrides = [
+        f"mode={mode}",
+        "num_requests=1",
+        "workload.arrivals=static",
+        f"prompt_kind={_PROMPTS}",
+        f"seed={seed}",
+    ]
     return simulate(load_scenario(overrides=overrides)).records
 
 
