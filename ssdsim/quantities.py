@@ -70,10 +70,20 @@ LABELS: dict[str, Label] = {
 }
 
 
+_LATENCIES = {
+    "ttft_s": Label("time to first token", "ms", 1e3),
+    "itl_s": Label("gap between bursts", "ms", 1e3),
+    "e2e_s": Label("end to end", "ms", 1e3),
+}
+"""Quantities of requests, which only a run has."""
+
+
 def label_of(name: str) -> Label:
     """The label of a quantity; one that is not listed is shown under its name, seconds as milliseconds."""
-    if name in LABELS:
-        return LABELS[name]
+    if name in LABELS or name in _LATENCIES:
+        return LABELS.get(name) or _LATENCIES[name]
+    if name.endswith("_per_s"):
+        return Label(name.removesuffix("_per_s").replace("_", " "), "1/s")
     if name.endswith("_s"):
         return Label(name.removesuffix("_s").replace("_", " "), "ms", 1e3)
     return Label(name.replace("_", " "), "")

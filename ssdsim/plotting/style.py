@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ SKY, YELLOW, AMBER, GREY = "#56B4E9", "#F0E442", "#E69F00", "#595959"
 MODE_COLOURS = {"ar": GREY, "sd": BLUE, "ssd": ORANGE}
 METHOD_DASHES = {"exact": "-", "paper": ":", "sim": "--", "real": "-."}
 
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.spines.right": False,
