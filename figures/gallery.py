@@ -1,7 +1,7 @@
 """All figures by name: how they are found, drawn and written, and the page that shows them with their captions.
 
-This module is the entry point `figures` of the group `ssdsim.verbs`, by which `ssdsim figures` comes here. A script is
-imported when its picture is wanted, since each needs another part of the program.
+This module is the entry point `figures` of the group `ssdsim.verbs`, by which `ssdsim figures` comes here. A script
+is imported when its picture is wanted, since each needs another part of the program.
 """
 
 from __future__ import annotations
