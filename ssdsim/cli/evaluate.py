@@ -7,8 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ssdsim.cli.options import AsJson, Methods, Pair, Quiet, ScenarioFile, Seed, Sets, load, parse_methods
-from ssdsim.cli.output import complain, print_caveats, print_json, print_line, print_table, scenario_facts
+from ssdsim.cli.options import (
+    AsJson,
+    Methods,
+    Pair,
+    Quiet,
+    ScenarioFile,
+    Seed,
+    Sets,
+    WithUncertainty,
+    load,
+    parse_methods,
+)
+from ssdsim.cli.output import (
+    complain,
+    print_caveats,
+    print_json,
+    print_line,
+    print_table,
+    scenario_facts,
+    show_quantity,
+)
 
 if TYPE_CHECKING:
     from ssdsim.evaluate import Answer, Method
@@ -50,6 +69,7 @@ def evaluate(
     pair: Pair = None,
     sets: Sets = None,
     method: Methods = None,
+    uncertainty: WithUncertainty = False,
     seed: Seed = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -58,6 +78,10 @@ def evaluate(
     chosen = load(scenario, pair, sets, seed)
     methods = parse_methods(method, ("paper", "exact"))
     answers, refusals = _answers(chosen, methods)
+    if uncertainty:
+        from ssdsim.uncertainty import with_uncertainty
+
+        answers = with_uncertainty(answers, seed=chosen.run.seed)
     if as_json:
         print_json(_document(chosen, methods, answers, refusals))
     else:
@@ -102,7 +126,7 @@ def _show(scenario: Scenario, methods: Sequence[Method], answers: Sequence[Answe
         for name in names:
             found = {m: answer.quantities[name] for m, answer in here.items() if name in answer.quantities}
             label = label_of(name)
-            cells = [_cell(name, found.get(method)) for method in methods]
+            cells = [show_quantity(name, found.get(method)) for method in methods]
             gaps = [_percent(found.get(method), found.get(reference)) for method in others]
             rows.append([mode if name == names[0] else "", label.title, *cells, *gaps])
         rows.append([""] * (2 + len(methods) + len(others)))
@@ -112,17 +136,6 @@ def _show(scenario: Scenario, methods: Sequence[Method], answers: Sequence[Answe
     for note in dict.fromkeys(f"{a.method}: {n}" for a in answers for n in a.notes if not quiet):
         if "extrapolated" not in note:
             print_line(note)
-
-
-def _cell(name: str, quantity: Any) -> str:
-    from ssdsim.quantities import label_of
-
-    if quantity is None:
-        return "-"
-    label = label_of(name)
-    if quantity.low is None or quantity.high is None:
-        return label.show(quantity.value)
-    return f"{label.show(quantity.value)} ±{label.show((quantity.high - quantity.low) / 2)}"
 
 
 def _percent(quantity: Any, reference: Any) -> str:

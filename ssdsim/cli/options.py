@@ -25,6 +25,12 @@ Sets = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of all random streams (run.seed).")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no remarks on stderr.")]
+WithUncertainty = Annotated[
+    bool,
+    typer.Option(
+        "--uncertainty", help="Bounds (95 %) from how surely the profile's numbers are known; takes longer."
+    ),
+]
 Methods = Annotated[
     list[str] | None,
     typer.Option("--method", metavar="METHOD", help="paper, exact, sim or real; may be repeated."),

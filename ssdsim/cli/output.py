@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from ssdsim.quantities import Quantity
     from ssdsim.scenario import Scenario
 
 _WIDTH_OF_A_PIPE = 160
@@ -53,6 +54,17 @@ def print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]],
 def print_line(text: str) -> None:
     """A line of the result."""
     typer.echo(text)
+
+
+def show_quantity(name: str, quantity: Quantity | None) -> str:
+    """The value in the unit of its label, with its bounds where it has any; a dash where there is none."""
+    from ssdsim.quantities import label_of
+
+    if quantity is None:
+        return "-"
+    label = label_of(name)
+    value = label.show(quantity.value)
+    return value if quantity.low is None else f"{value} [{label.show(quantity.low)}, {label.show(quantity.high)}]"
 
 
 def print_caveats(scenario: Scenario) -> None:

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ssdsim.cli.options import AsJson, Methods, Pair, Quiet, ScenarioFile, Seed, Sets, load_data, parse_methods
+from ssdsim.cli.options import (
+    AsJson,
+    Methods,
+    Pair,
+    Quiet,
+    ScenarioFile,
+    Seed,
+    Sets,
+    WithUncertainty,
+    load_data,
+    parse_methods,
+)
 from ssdsim.cli.output import complain, print_json, print_line, print_table, remark
 from ssdsim.cli.progress import Progress
 
@@ -51,6 +62,7 @@ def sweep(
     pair: Pair = None,
     sets: Sets = None,
     method: Methods = None,
+    uncertainty: WithUncertainty = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Results: .parquet, .csv or .json.")
     ] = None,
@@ -77,7 +89,8 @@ def sweep(
         figure = DEFAULT_FIGURE
         figure.parent.mkdir(exist_ok=True)
     methods = parse_methods(method, ("exact",))
-    plan = make_plan(load_data(scenario, pair, sets, seed), over or list(DEFAULT_AXES), methods)
+    data = load_data(scenario, pair, sets, seed)
+    plan = make_plan(data, over or list(DEFAULT_AXES), methods, uncertainty=uncertainty)
     _check(plan, quantity, figure, resume=resume, out=out)
     if dry_run:
         _announce(plan, as_json=as_json)

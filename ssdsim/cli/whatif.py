@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ssdsim.cli.options import AsJson, Pair, Quiet, ScenarioFile, Seed, load, parse_methods
-from ssdsim.cli.output import heading, print_caveats, print_json, print_line, print_table, scenario_facts
+from ssdsim.cli.options import AsJson, Pair, Quiet, ScenarioFile, Seed, WithUncertainty, load, parse_methods
+from ssdsim.cli.output import (
+    heading,
+    print_caveats,
+    print_json,
+    print_line,
+    print_table,
+    scenario_facts,
+    show_quantity,
+)
 
 if TYPE_CHECKING:
     from ssdsim.planning.whatif import WhatIf
@@ -47,6 +55,7 @@ def whatif(
     ] = None,
     pair: Pair = None,
     method: Annotated[str, typer.Option(metavar="METHOD", help="exact or sim.")] = "exact",
+    uncertainty: WithUncertainty = False,
     seed: Seed = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -59,7 +68,7 @@ def whatif(
         raise InputError("--set: say what changes, for instance --set drafting.num_speculative_tokens=4")
     before = load(scenario, pair, given, seed)
     after = load(scenario, pair, [*(given or []), *sets], seed)
-    result = what_if(before, after, parse_methods([method], ())[0])
+    result = what_if(before, after, parse_methods([method], ())[0], uncertainty=uncertainty)
     if as_json:
         print_json(_document(result, sets))
         return
@@ -77,7 +86,8 @@ def _show(result: WhatIf, changes: list[str]) -> None:
         if name in before and name in after:
             label, old, new = label_of(name), before[name].value, after[name].value
             difference = label.show(new - old) if new < old else f"+{label.show(new - old)}"
-            rows.append([label.title, label.show(old), label.show(new), difference, _percent(new, old)])
+            cells = [show_quantity(name, quantities[name]) for quantities in (before, after)]
+            rows.append([label.title, *cells, difference, _percent(new, old)])
     title = f"{scenario_facts(result.before.scenario)}\nchanged: {', '.join(changes)}"
     print_table(title, ["", "before", "after", "change", "percent"], rows)
     print_line(_reason(result))

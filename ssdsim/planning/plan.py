@@ -29,6 +29,8 @@ class SweepPlan:
     """Complete plain data of the scenario (`scenario_files.complete`)."""
     grid: Grid
     methods: tuple[Method, ...]
+    uncertainty: bool = False
+    """Whether every answer gets bounds from how surely its profile's numbers are known."""
 
     @property
     def num_rows(self) -> int:
@@ -55,6 +57,7 @@ class SweepPlan:
             "scenario": self.base,
             "over": [{name: axis.column(i) for i, name in enumerate(axis.names)} for axis in self.grid.axes],
             "methods": [str(method) for method in self.methods],
+            "uncertainty": self.uncertainty,
         }
 
     @cached_property
@@ -70,6 +73,8 @@ class SweepPlan:
         return hash(self.fingerprint)
 
 
-def make_plan(base: Mapping[str, Any], axes: Sequence[str], methods: Sequence[Method]) -> SweepPlan:
+def make_plan(
+    base: Mapping[str, Any], axes: Sequence[str], methods: Sequence[Method], *, uncertainty: bool = False
+) -> SweepPlan:
     """The plan of `axes` (as written on the command line) around a complete scenario's plain data."""
-    return SweepPlan(base, build_grid(base, axes), tuple(dict.fromkeys(methods)))
+    return SweepPlan(base, build_grid(base, axes), tuple(dict.fromkeys(methods)), uncertainty)

@@ -35,7 +35,8 @@ _WITH_BOUNDS = {Method.SIM, Method.REAL}
 
 def quantity_columns(plan: SweepPlan) -> list[str]:
     """Every quantity, with its bounds where a method of the plan knows them."""
-    bounds = ("", "_low", "_high") if _WITH_BOUNDS & set(plan.methods) else ("",)
+    bounded = plan.uncertainty or _WITH_BOUNDS & set(plan.methods)
+    bounds = ("", "_low", "_high") if bounded else ("",)
     return [name + bound for name in LABELS for bound in bounds]
 
 

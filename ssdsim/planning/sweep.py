@@ -22,13 +22,14 @@ from ssdsim.planning.plan import SweepPlan
 from ssdsim.planning.results import FAILED, INVALID, Columns, answered, piece_of_rows, refused
 from ssdsim.planning.store import Store
 from ssdsim.scenario import Mode
+from ssdsim.uncertainty import with_uncertainty
 
 IntArray = NDArray[np.int64]
 
 BLOCK_ROWS = 16_384
 """Rows of one task of the exact method."""
-_ROWS_PER_TASK = {Method.PAPER: 64, Method.SIM: 1, Method.REAL: 1}
-"""Closed forms are quick, a simulation is worth a task of its own."""
+_ROWS_PER_TASK = {Method.PAPER: 64}
+"""Closed forms are quick; a simulation, or an answer with its uncertainty, is worth a task of its own."""
 _COMPARED = {Method.PAPER, Method.EXACT}
 """Methods so quick that AR and SD are computed beside each row, for its speed-ups."""
 _TASKS_PER_WORKER = 3
@@ -66,7 +67,7 @@ def run_sweep(
 
 def useful_workers(plan: SweepPlan, wished: int | None) -> int | None:
     """As many workers as wished; one where nothing else was said and arrays do all the work."""
-    only_arrays = set(plan.methods) <= {Method.EXACT, Method.PAPER}
+    only_arrays = set(plan.methods) <= _COMPARED and not plan.uncertainty
     return 1 if wished is None and only_arrays else wished
 
 
@@ -81,15 +82,20 @@ def _tasks(plan: SweepPlan, finished: IntArray) -> Iterator[tuple[Method, IntArr
     to_do = np.setdiff1d(np.arange(plan.num_rows), finished, assume_unique=True)
     for number, method in enumerate(plan.methods):
         rows = to_do[to_do % len(plan.methods) == number]
-        rows = rows[cheapest_order(plan, rows)] if method is Method.EXACT else rows
-        size = _ROWS_PER_TASK.get(method, BLOCK_ROWS)
+        in_arrays = _in_arrays(plan, method)
+        rows = rows[cheapest_order(plan, rows)] if in_arrays else rows
+        size = BLOCK_ROWS if in_arrays else _ROWS_PER_TASK.get(method, 1)
         for start in range(0, len(rows), size):
             yield method, rows[start : start + size]
 
 
+def _in_arrays(plan: SweepPlan, method: Method) -> bool:
+    return method is Method.EXACT and not plan.uncertainty
+
+
 def _compute(plan: SweepPlan, method: Method, rows: IntArray) -> Columns:
     """The piece of one task."""
-    if method is Method.EXACT:
+    if _in_arrays(plan, method):
         return exact_piece(plan, rows, compute_row)
     return piece_of_rows(plan, [compute_row(plan, row) for row in rows.tolist()])
 
@@ -102,6 +108,8 @@ def compute_row(plan: SweepPlan, row: int) -> dict[str, Any]:
         if method in _COMPARED:
             modes = dict.fromkeys((Mode.AR, Mode.SD, scenario.mode))
             answers = compare(scenario, [method], tuple(modes))
+            if plan.uncertainty:
+                answers = with_uncertainty(answers, seed=scenario.run.seed)
             return answered(row, next(a for a in answers if a.mode is scenario.mode))
         return answered(row, evaluate(scenario, method))
     except InputError as error:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from ssdsim.design_point import RowKind, resolve
 from ssdsim.evaluate import Answer, Method, compare
 from ssdsim.scenario import FallbackKind, Mode, Scenario
+from ssdsim.uncertainty import with_uncertainty
 
 TERMS = ("batch", "acceptance", "hit rate", "window", "build", "fallback", "host")
 
@@ -70,18 +71,20 @@ _FIELDS = {
 }
 
 
-def what_if(before: Scenario, after: Scenario, method: Method = Method.EXACT) -> WhatIf:
-    """Evaluate both scenarios in their own modes and explain the difference.
+def what_if(before: Scenario, after: Scenario, method: Method = Method.EXACT, *, uncertainty: bool = False) -> WhatIf:
+    """Evaluate both scenarios in their own modes and explain the difference, with bounds by `uncertainty` if wished.
 
     Raises `DomainError` where the method does not cover one of them.
     """
-    first, second = _answer(before, method), _answer(after, method)
+    first, second = (_answer(scenario, method, uncertainty=uncertainty) for scenario in (before, after))
     return WhatIf(before=first, after=second, contributions=_contributions(first, second))
 
 
-def _answer(scenario: Scenario, method: Method) -> Answer:
-    modes = tuple(dict.fromkeys((Mode.AR, Mode.SD, scenario.mode)))
-    return next(a for a in compare(scenario, [method], modes) if a.mode is scenario.mode)
+def _answer(scenario: Scenario, method: Method, *, uncertainty: bool) -> Answer:
+    answers = compare(scenario, [method], tuple(dict.fromkeys((Mode.AR, Mode.SD, scenario.mode))))
+    if uncertainty:
+        answers = with_uncertainty(answers, seed=scenario.run.seed)
+    return next(a for a in answers if a.mode is scenario.mode)
 
 
 def _contributions(before: Answer, after: Answer) -> tuple[Contribution, ...]:

@@ -82,6 +82,13 @@ def test_evaluate_says_what_is_extrapolated() -> None:
     assert document("evaluate")["extrapolated"] == []
 
 
+def test_evaluate_with_uncertainty_gives_the_uncalibrated_band() -> None:
+    (ssd,) = (a for a in document("evaluate", "--method", "exact", "--uncertainty")["answers"] if a["mode"] == "ssd")
+    rate = ssd["quantities"]["tokens_per_s"]
+    assert rate["low"] < rate["value"] < rate["high"]
+    assert "[" in run("whatif", "--set", "batch_size=2", "--uncertainty").stdout
+
+
 def test_a_method_that_does_not_cover_the_scenario_says_why_and_the_others_answer(toy_file: str) -> None:
     args = ("evaluate", toy_file, "--set", "fallback.kind=threshold", "--set", "output_tokens=null")
     found = document(*args)

@@ -186,3 +186,16 @@ def test_equal_plans_have_equal_fingerprints() -> None:
     assert plan_of("batch_size=1,2,3") != plan_of("batch_size=1,2")
     assert plan_of("batch_size=1,2", run={"seed": 1}) != plan_of("batch_size=1,2")
     assert plan_of("batch_size=1,2", methods=(Method.SIM,)) != plan_of("batch_size=1,2")
+
+
+def test_with_uncertainty_every_answer_lies_within_bounds_that_ranges_open_up() -> None:
+    pair = {**toy_pair(costs=COMPONENTS), "ranges": {"costs.host.seconds": {"low": 0.0, "high": 0.008}}}
+    plan = make_plan(complete({"pair": pair}), ["batch_size=0,1,4"], [Method.EXACT], uncertainty=True)
+    table = sweep(plan)
+    assert table["status"].tolist() == ["invalid", "ok", "ok"]
+    low, value, high = (table[f"tokens_per_s{bound}"][1:] for bound in ("_low", "", "_high"))
+    assert np.all(low < value)
+    assert np.all(value < high)
+    plain = sweep(make_plan(complete({"pair": pair}), ["batch_size=1,4"], [Method.EXACT]))
+    np.testing.assert_allclose(value, plain["tokens_per_s"])
+    assert "tokens_per_s_low" not in plain
