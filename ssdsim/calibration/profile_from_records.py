@@ -61,13 +61,17 @@ def calibrate(
     behaviours = [fit_behaviour(when, members, with_trace=with_trace) for when, members in groups.items()]
     costs = fit_costs(runs)
     estimates = [e.below(f"behaviours.{i}") for i, fit in enumerate(behaviours) for e in fit.estimates]
+    costs_found = costs_data(costs)
+    for missing, other in _STANDS_IN.items():
+        if missing not in costs_found and other in costs_found:
+            costs_found[missing] = dict(costs_found[other])
     data = {
         "schema_version": PROFILE_SCHEMA,
         "name": name or DEFAULT_NAME,
         "summary": f"Calibrated from {len(runs)} runs.",
         **_identity(runs),
         "behaviours": [fit.data for fit in behaviours],
-        "costs": _costs(costs),
+        "costs": costs_found,
         "limits": _limits(runs),
         "uncertainties": _uncertainties([*estimates, *_cost_estimates(costs)]),
         "provenance": _provenance(runs, behaviours, costs),
@@ -100,16 +104,11 @@ def _identity(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _costs(fit: CostsFit) -> dict[str, Any]:
-    terms = {name: _rounded(found.term.model_dump(mode="json")) for name, found in fit.terms.items()}
-    for missing, other in _STANDS_IN.items():
-        if missing not in terms and other in terms:
-            terms[missing] = dict(terms[other])
-    if "tree_step" not in terms:
-        raise InputError("calibrate: no draft step was timed; give runs in mode sd or ssd")
+def costs_data(fit: CostsFit) -> dict[str, Any]:
+    """The costs that were seen, in plain data."""
     return {
         "kind": "components",
-        **terms,
+        **{name: _rounded(found.term.model_dump(mode="json")) for name, found in fit.terms.items()},
         "verify_contention": rounded(fit.verify_contention),
         "jitter": {name: rounded(cv, 3) for name, cv in fit.jitter.items()},
     }

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from ssdsim.cli import calibrate, catalog, evaluate, figures, measure, simulate, sweep, whatif
+from ssdsim.cli import calibrate, catalog, evaluate, figures, measure, simulate, sweep, validate, whatif
 from ssdsim.cli.output import complain
 from ssdsim.errors import InputError, SsdsimError
 
@@ -65,5 +65,5 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for verb in (evaluate, simulate, whatif, sweep, measure, calibrate, figures, catalog):
+for verb in (evaluate, simulate, whatif, sweep, measure, calibrate, validate, figures, catalog):
     verb.register(app)

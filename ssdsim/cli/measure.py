@@ -144,7 +144,7 @@ def _measure(
 
     plan = MeasurementPlan(models=models, texts=texts, runs=runs, out=out, num_threads=num_threads, resume=resume)
     execute = load_extension("ssdsim.verbs", "measure")
-    execute(plan, _TokenProgress(quiet=quiet))
+    execute(plan, TokenProgress(quiet=quiet))
     (print_document if as_json else show)([read_run(plan.folder(run)) for run in runs])
 
 
@@ -173,7 +173,7 @@ def _observe(
         max_fan_out=max_fan_out,
     )
     observe = load_extension("ssdsim.verbs", "teacher_forced")
-    observe(plan, _TokenProgress(quiet=quiet))
+    observe(plan, TokenProgress(quiet=quiet))
     (print_document if as_json else show)(plan.out, options.parsed_lookaheads())
 
 
@@ -190,7 +190,7 @@ def _schedule(
     return schedule(options.settings(), repeats=repeats, interleave=interleave, anchor_every=anchor_every, seed=seed)
 
 
-class _TokenProgress:
+class TokenProgress:
     """The executor's reports as a line on stderr."""
 
     def __init__(self, *, quiet: bool) -> None:
