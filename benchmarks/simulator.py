@@ -4,7 +4,7 @@
 
 - rounds of one sequence with all records (target: at least .25 of bare SimPy's rounds per second);
 - rounds of a batch of 64 with all records (at most 2 times as long as those of one sequence);
-- 100,000 requests of 256 tokens at concurrency 32, SSD and AR, keeping requests and sums, each in a process of its own
+- 100,000 requests of 256 tokens at concurrency 32, SSD and AR, keeping requests and sums, each in its own process
   (at most 10 s and 300 MB). AR plays runs of rounds as one event and may well be faster than SimPy round by round.
 
 Times are CPU times of one thread, the best of several turns taken one after the other, since a machine is rarely

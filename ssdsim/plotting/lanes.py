@@ -25,6 +25,7 @@ class Lane(StrEnum):
 class Work(StrEnum):
     """What is done in a span."""
 
+    PREFILL = "prefill"
     LOOKUP = "look-up"
     FALLBACK = "answer misses"
     FIRST = "first drafts"
@@ -61,11 +62,13 @@ def spans_of(records: Records, first: int = 0, count: int | None = None) -> Iter
 
 
 def _round(row: dict[str, Any], interrupted_s: float) -> Iterator[Span]:
-    """Look-up, fallback, then verification and build side by side, then the host."""
+    """Prefill, look-up, fallback, then verification and build side by side, then the host."""
     number, start_s = row["round"], row["start_s"]
     launch_s = start_s + row["verifier_wait_s"]
-    looked_up_s = start_s + row["lookup_s"]
-    yield Span(Lane.SPECULATOR, Work.LOOKUP, start_s, row["lookup_s"], number)
+    prefilled_s = start_s + row["prefill_s"]
+    looked_up_s = prefilled_s + row["lookup_s"]
+    yield Span(Lane.VERIFIER, Work.PREFILL, start_s, row["prefill_s"], number)
+    yield Span(Lane.SPECULATOR, Work.LOOKUP, prefilled_s, row["lookup_s"], number)
     lane, work = _drafting(row)
     yield Span(lane, work, looked_up_s, row["fallback_s"], number)
     if row["num_hits"]:

@@ -19,6 +19,7 @@ _COLOURS = {
     Work.REPLY: lighter(GREY, 0.4),
     Work.OUTCOME: lighter(GREY, 0.65),
     Work.HOST: GREY,
+    Work.PREFILL: lighter(BLUE, 0.5),
     Work.LOOKUP: YELLOW,
     Work.GLUE: AMBER,
     Work.TREE: ORANGE,
