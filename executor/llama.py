@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from executor.matrix import Matrix
+
 WIDE = 64
 """Query tokens per row from which grouped heads are left to the kernel instead of being folded into the
 rows."""
@@ -43,19 +45,18 @@ class LlamaShape:
 
 
 class Layer(NamedTuple):
-    """Weights of one layer; a matrix is [out, in].
+    """Weights of one layer.
 
     The weights of the two norms are multiplied into the columns of `qkv` and `gate_up`: a norm only scales.
     """
 
-    qkv: Tensor  # [(num_heads + 2 * num_kv_heads) * head_dim, hidden]
-    qkv_bias: Tensor | None
+    qkv: Matrix  # hidden -> (num_heads + 2 * num_kv_heads) * head_dim
     query_norm: Tensor | None  # per head, Qwen3
     key_norm: Tensor | None
-    out: Tensor  # [hidden, num_heads * head_dim]
+    out: Matrix  # num_heads * head_dim -> hidden, without its bias: ranks of a sharded model add it once
     out_bias: Tensor | None
-    gate_up: Tensor  # [2 * feed-forward width, hidden]
-    down: Tensor  # [hidden, feed-forward width]
+    gate_up: Matrix  # hidden -> 2 * feed-forward width
+    down: Matrix  # feed-forward width -> hidden
 
 
 class Step(NamedTuple):
@@ -105,26 +106,17 @@ class LlamaModel:
         layers: list[Layer],
         embedding: Tensor,
         norm: Tensor,
-        head: Tensor,
+        head: Matrix,
         rotary: Tensor,
     ) -> None:
-        """`rotary` is [2, positions, head_dim]: the cosines and sines, of some positions beyond the context
-        too."""
+        """`rotary` is [2, positions, head_dim]: the cosines and sines, of some positions beyond the context too."""
         self.shape, self.layers, self.embedding, self.norm, self.head = shape, layers, embedding, norm, head
         self.reduce: Callable[[Tensor], Tensor] | None = None
-        """Sums partial products over the ranks of a sharded model (in place is allowed); None: not
-        sharded."""
+        """Sums partial products over the ranks of a sharded model (in place is allowed); None: not sharded."""
         half = shape.head_dim // 2
         self._cos = rotary[0]
         # rotate_half(x) = (-x2, x1): with the sign kept in the table, swapping the halves is enough.
         self._sin = torch.cat((-rotary[1, :, :half], rotary[1, :, half:]), dim=-1)
-
-    @property
-    def num_parameters(self) -> int:
-        """Weights held here; a head tied to the embedding counts once, norms folded into other weights do not."""
-        tensors = [self.embedding, self.norm, *(t for layer in self.layers for t in layer if t is not None)]
-        tied = self.head.data_ptr() == self.embedding.data_ptr()
-        return sum(t.numel() for t in tensors) + (0 if tied else self.head.numel())
 
     def forward(self, step: Step, cache: KVCache, head_at: Tensor | None = None, want_logits: bool = True) -> Tensor:
         """Logits [n, w, vocab_size] of a step; keys and values are written into `cache`.
@@ -143,7 +135,7 @@ class LlamaModel:
             return hidden
         if head_at is not None:
             hidden = hidden.gather(1, head_at.view(-1, 1, 1).expand(-1, 1, hidden.shape[-1]))
-        return F.linear(self._rms_norm(hidden) * self.norm, self.head)
+        return self.head(self._rms_norm(hidden) * self.norm)
 
     def _mask(self, step: Step) -> Tensor | None:
         """The mask, repeated for every query head of a group where attention folds the group into the rows."""
@@ -166,7 +158,7 @@ class LlamaModel:
     ) -> Tensor:
         num_queries, num_kv_heads, head_dim = self.shape.num_heads, self.shape.num_kv_heads, self.shape.head_dim
         n, w, _ = hidden.shape
-        qkv = F.linear(self._rms_norm(hidden), layer.qkv, layer.qkv_bias)
+        qkv = layer.qkv(self._rms_norm(hidden))
         heads = qkv.view(n, w, -1, head_dim)  # queries, keys, values
         rotated = heads[:, :, :-num_kv_heads]
         if layer.query_norm is not None and layer.key_norm is not None:
@@ -177,11 +169,11 @@ class LlamaModel:
         cache.store(index, step.cells, qkv.view(n * w, -1)[:, num_queries * head_dim :])
         keys, values = cache.read(index, step.rows, step.extent)
         mixed = _grouped_attention(heads[:, :, :num_queries], keys, values, mask)
-        return self._sum_ranks(F.linear(mixed, layer.out), layer.out_bias)
+        return self._sum_ranks(layer.out(mixed), layer.out_bias)
 
     def _feed_forward(self, layer: Layer, hidden: Tensor) -> Tensor:
-        gate, up = F.linear(self._rms_norm(hidden), layer.gate_up).chunk(2, dim=-1)
-        return self._sum_ranks(F.linear(F.silu(gate) * up, layer.down), None)
+        gate, up = layer.gate_up(self._rms_norm(hidden)).chunk(2, dim=-1)
+        return self._sum_ranks(layer.down(F.silu(gate) * up), None)
 
     def _sum_ranks(self, partial: Tensor, bias: Tensor | None) -> Tensor:
         total = partial if self.reduce is None else self.reduce(partial)

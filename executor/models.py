@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from executor.llama import Layer, LlamaModel, LlamaShape
+from executor.matrix import Matrix
 from ssdsim.errors import InputError
 
 SUPPORTED = ("llama", "qwen2", "qwen3")
@@ -190,7 +191,7 @@ def _assemble(config: Any, weights: _Weights, head_size: int) -> LlamaModel:
     width = int(config.intermediate_size)
     layers = [_layer(weights, f"layers.{i}.", shape, hidden, width) for i in range(shape.num_layers)]
     rotary = _rotary(config, shape.max_context_tokens + SPARE_POSITIONS).to(embedding)
-    return LlamaModel(shape, layers, embedding, weights.get("norm.weight", hidden), head, rotary)
+    return LlamaModel(shape, layers, embedding, weights.get("norm.weight", hidden), Matrix(head), rotary)
 
 
 def _layer(weights: _Weights, prefix: str, shape: LlamaShape, hidden: int, width: int) -> Layer:
@@ -200,15 +201,15 @@ def _layer(weights: _Weights, prefix: str, shape: LlamaShape, hidden: int, width
     gate_up = [f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"]
     input_norm = weights.get(f"{prefix}input_layernorm.weight", hidden)
     mlp_norm = weights.get(f"{prefix}post_attention_layernorm.weight", hidden)
+    qkv = weights.fuse([f"{p}.weight" for p in projections], [query, key, key], hidden)
     return Layer(
-        qkv=weights.fuse([f"{p}.weight" for p in projections], [query, key, key], hidden) * input_norm,
-        qkv_bias=weights.fuse_if_any([f"{p}.bias" for p in projections], [query, key, key]),
+        qkv=Matrix(qkv * input_norm, weights.fuse_if_any([f"{p}.bias" for p in projections], [query, key, key])),
         query_norm=weights.find(f"{attention}q_norm.weight", shape.head_dim),
         key_norm=weights.find(f"{attention}k_norm.weight", shape.head_dim),
-        out=weights.get(f"{attention}o_proj.weight", hidden, query),
+        out=Matrix(weights.get(f"{attention}o_proj.weight", hidden, query)),
         out_bias=weights.find(f"{attention}o_proj.bias", hidden),
-        gate_up=weights.fuse(gate_up, [width, width], hidden) * mlp_norm,
-        down=weights.get(f"{mlp}down_proj.weight", hidden, width),
+        gate_up=Matrix(weights.fuse(gate_up, [width, width], hidden) * mlp_norm),
+        down=Matrix(weights.get(f"{mlp}down_proj.weight", hidden, width)),
     )
 
 

@@ -88,7 +88,8 @@ def test_a_draft_may_leave_out_the_embedding_and_most_of_the_head(tmp_path: Path
     reduced = load_model(str(tmp_path / "draft"), embedding_source=str(tmp_path / "target"))
     assert reduced.head_token_ids is not None
     assert reduced.head_token_ids.tolist() == kept
-    assert torch.equal(reduced.model.head, whole.head[kept])
+    hidden = torch.randn(2, 3, 32)
+    torch.testing.assert_close(reduced.model.head(hidden), whole.head(hidden)[..., kept])
     with pytest.raises(InputError, match="beside the target"):
         load_model(str(tmp_path / "draft"))
 
@@ -96,12 +97,12 @@ def test_a_draft_may_leave_out_the_embedding_and_most_of_the_head(tmp_path: Path
 def test_dummy_weights_have_the_shapes_of_the_configuration(tmp_path: Path) -> None:
     model = build("Qwen3", head_dim=16)
     save(model, tmp_path)
+    logits = logits_of(str(tmp_path), torch.arange(6)[None])
     (tmp_path / "model.safetensors").unlink()
-    dummy = load_model(f"dummy:{tmp_path}")
-    assert dummy.dummy
-    folded_norms = 2 * SIZES["num_hidden_layers"] * SIZES["hidden_size"]
-    assert dummy.model.num_parameters == model.num_parameters() - folded_norms
-    assert np.isfinite(logits_of(f"dummy:{tmp_path}", torch.arange(6)[None]).numpy()).all()
+    ids = torch.arange(6)[None]
+    assert load_model(f"dummy:{tmp_path}").dummy
+    assert logits_of(f"dummy:{tmp_path}", ids).shape == logits.shape
+    assert np.isfinite(logits_of(f"dummy:{tmp_path}", ids).numpy()).all()
 
 
 def test_shards_are_read_together(tmp_path: Path) -> None:
