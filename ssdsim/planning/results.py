@@ -87,14 +87,63 @@ def whole_table(plan: SweepPlan, pieces: Sequence[Columns]) -> Columns:
     table["method"] = np.array([str(method) for method in plan.methods], dtype=object)[methods]
     for name, column in together.items():
         table.setdefault(name, column[first])
+    if len(rows) == plan.num_rows:
+        _add_speedups(plan, table)
     return table
 
 
+def _add_speedups(plan: SweepPlan, table: Columns) -> None:
+    """Where the mode is varied, fill in the speed-ups that are not known yet: over AR and SD at the same point."""
+    varied = plan.grid.columns.get("mode")
+    if varied is None or len(plan.grid.axes[varied[0]].paths) > 1:
+        return
+    axis, modes = varied
+    cube = table["tokens_per_s"].reshape([*(len(a) for a in plan.grid.axes), len(plan.methods)])
+    for base in (mode for mode in ("ar", "sd") if mode in modes):
+        ratio = (cube / np.take(cube, [modes.index(base)], axis=axis)).ravel()
+        known = table[f"speedup_over_{base}"]
+        table[f"speedup_over_{base}"] = np.where(np.isnan(known), ratio, known)
+
+
 def plain_rows(table: Columns) -> list[dict[str, Any]]:
-    """The table's rows as plain data, for JSON; what is unknown is None."""
-    lists = {name: column.tolist() for name, column in table.items()}
-    rows = (dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True))
-    return [{name: None if value != value else value for name, value in row.items()} for row in rows]
+    """The table's rows as plain data, for JSON: every quantity as {value, low, high}, None where unknown."""
+    lists = {name: _with_none(column) for name, column in table.items()}
+    quantities = [name for name in LABELS if name in lists]
+    bounds = {name + bound for name in quantities for bound in ("", "_low", "_high")}
+    nothing = [None] * len(next(iter(lists.values()), []))
+    parts = {
+        name: [
+            {"value": value, "low": low, "high": high}
+            for value, low, high in zip(
+                lists[name], lists.get(f"{name}_low", nothing), lists.get(f"{name}_high", nothing), strict=True
+            )
+        ]
+        for name in quantities
+    }
+    facts = [name for name in lists if name not in bounds]
+    return [
+        {
+            **{name: lists[name][i] for name in facts},
+            "quantities": {name: parts[name][i] for name in quantities},
+        }
+        for i in range(len(nothing))
+    ]
+
+
+def from_plain_rows(rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """The table whose `plain_rows` these are; bounds that nowhere are known make no column."""
+    facts = [name for name in rows[0] if name != "quantities"] if rows else []
+    table = {name: _column([row[name] for row in rows]) for name in facts}
+    for name in rows[0]["quantities"] if rows else ():
+        for key, bound in (("value", ""), ("low", "_low"), ("high", "_high")):
+            column = np.array([row["quantities"][name][key] for row in rows], dtype=float)
+            if key == "value" or not np.isnan(column).all():
+                table[name + bound] = column
+    return table
+
+
+def _with_none(column: NDArray[Any]) -> list[Any]:
+    return [None if value != value else value for value in column.tolist()]
 
 
 def to_arrow(table: Columns) -> pa.Table:

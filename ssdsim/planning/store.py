@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ssdsim.errors import InputError
 from ssdsim.planning.plan import SweepPlan
-from ssdsim.planning.results import Columns, from_arrow, joined, plain_rows, to_arrow, whole_table
+from ssdsim.planning.results import Columns, from_arrow, from_plain_rows, joined, plain_rows, to_arrow, whole_table
 
 SUFFIXES = (".parquet", ".csv", ".json")
 
@@ -172,8 +172,6 @@ def write_results(table: Columns, out: Path, plan: SweepPlan) -> None:
 
 def read_results(path: Path) -> Columns:
     """The table in a finished results file; raises `InputError` where it cannot be read."""
-    import pyarrow as pa
-
     try:
         if path.suffix == ".parquet":
             import pyarrow.parquet as pq
@@ -183,6 +181,6 @@ def read_results(path: Path) -> Columns:
             import pyarrow.csv
 
             return from_arrow(pyarrow.csv.read_csv(path))
-        return from_arrow(pa.Table.from_pylist(json.loads(path.read_text())["rows"]))
+        return from_plain_rows(json.loads(path.read_text())["rows"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a sweep's results: {error}") from None

@@ -12,7 +12,7 @@ from ssdsim.evaluate import Method
 from ssdsim.planning.blocks import exact_piece
 from ssdsim.planning.engines import EngineKind, open_engine
 from ssdsim.planning.plan import SweepPlan, make_plan
-from ssdsim.planning.results import piece_of_rows, plain_rows
+from ssdsim.planning.results import from_plain_rows, piece_of_rows, plain_rows
 from ssdsim.planning.store import MemoryStore
 from ssdsim.planning.sweep import compute_row, run_sweep, useful_workers
 from ssdsim.scenario_files import complete
@@ -37,17 +37,17 @@ def sweep(plan: SweepPlan):
 
 def assert_both_ways_agree(plan: SweepPlan, rows: np.ndarray) -> list[dict]:
     """The arrays' rows, after comparing each with the long way (rounding of sums in another order aside)."""
-    slow = plain_rows(piece_of_rows(plan, [compute_row(plan, row) for row in rows.tolist()]))
-    fast = {row["row"]: row for row in plain_rows(exact_piece(plan, rows, compute_row))}
-    assert len(fast) == len(rows)
-    for expected in slow:
-        got = fast[expected["row"]]
-        for name, value in expected.items():
-            if isinstance(value, float):
-                assert got[name] == pytest.approx(value, rel=1e-12, abs=1e-300), name
-            else:
-                assert got[name] == value, name
-    return list(fast.values())
+    slow = piece_of_rows(plan, [compute_row(plan, row) for row in rows.tolist()])
+    fast = exact_piece(plan, rows, compute_row)
+    order = np.argsort(fast["row"])
+    fast = {name: column[order] for name, column in fast.items()}
+    assert fast.keys() == slow.keys()
+    for name, expected in slow.items():
+        if expected.dtype == float:
+            np.testing.assert_allclose(fast[name], expected, rtol=1e-12, atol=0, err_msg=name)
+        else:
+            assert fast[name].tolist() == expected.tolist(), name
+    return plain_rows(fast)
 
 
 GRIDS = {
@@ -153,6 +153,24 @@ def test_speedups_compare_modes_of_the_same_method_at_the_same_point() -> None:
     rate = table["tokens_per_s"].reshape(2, 3)
     np.testing.assert_allclose(table["speedup_over_ar"].reshape(2, 3), rate / rate[:, :1])
     np.testing.assert_allclose(table["speedup_over_sd"].reshape(2, 3), rate / rate[:, 1:2])
+
+
+def test_simulated_speedups_compare_the_modes_that_were_simulated() -> None:
+    data = {"methods": (Method.SIM,), "workload": {"num_requests": 10, "output_tokens": 20}}
+    table = sweep(plan_of("mode=ar,ssd", "batch_size=1,2", **data))
+    rate = table["tokens_per_s"]
+    np.testing.assert_allclose(table["speedup_over_ar"], rate / np.tile(rate[:2], 2))
+    assert np.isnan(table["speedup_over_sd"]).all()
+
+
+def test_rows_as_plain_data_have_every_quantity_with_its_bounds_and_lead_back_to_the_table() -> None:
+    table = sweep(plan_of("batch_size=0,2"))
+    rows = plain_rows(table)
+    assert rows[0]["quantities"]["tokens_per_s"] == {"value": None, "low": None, "high": None}
+    assert rows[1]["quantities"]["tokens_per_s"]["value"] == table["tokens_per_s"][1]
+    back = from_plain_rows(rows)
+    assert back.keys() == table.keys()
+    np.testing.assert_array_equal(back["tokens_per_s"], table["tokens_per_s"])
 
 
 def test_values_of_several_kinds_make_columns_of_one_kind() -> None:
