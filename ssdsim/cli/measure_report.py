@@ -32,6 +32,9 @@ _BUDGET = {
     "outcome_s": "outcome",
     "build_wait_s": "late build",
     "host_s": "host",
+}
+_BESIDE = {
+    "build_s": "build",
     "glue_s": "glue",
     "tree_s": "tree",
     "store_s": "store",
@@ -52,8 +55,12 @@ def show(runs: Sequence[FinishedRun]) -> None:
         heads = ["combination", *(name.removeprefix("acceptance_prob_") for name in positions)]
         drafted = [s for s in summaries if any(name in s.quantities for name in positions)]
         print_table("acceptance per position (conditional)", heads, _rows(drafted, positions, _with_bounds))
-    title = "ms per round: look-up to host follow each other and add up; glue, tree, store run beside verification"
+    title = "ms per round, one after the other (drafting: what the verifier waits for)"
     print_table(title, ["combination", *_BUDGET.values()], _rows(summaries, _BUDGET, _value))
+    beside = [summary for summary in summaries if summary.setting.mode != "ar"]
+    if beside:
+        title = "ms per round, beside verification (build: glue, tree and store), and the waits of both sides"
+        print_table(title, ["combination", *_BESIDE.values()], _rows(beside, _BESIDE, _value))
     anchors = drift(runs)
     if anchors is not None:
         low, high = (100 * (bound / anchors.value - 1) for bound in (anchors.low or 0, anchors.high or 0))
