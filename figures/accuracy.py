@@ -104,6 +104,7 @@ def _draw_scatter(axes: Axes, pairings: list[Pairing]) -> None:
             [g.predicted * label.scale for g in group],
             xerr=marks.errors(points),
             label=text,
+            elinewidth=1.0,
             **style,
         )
     axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")

@@ -113,15 +113,18 @@ def _draw(axes: Axes, title: str, points: list[Point]) -> None:
         for origin in dict.fromkeys(point.origin for point in points if point.series == one):
             chosen = [point for point in points if point.series == one and point.origin is origin]
             x = [names.index(str(point.x)) + offset for point in chosen]
-            _bars(axes, x, chosen, width) if origin is Origin.EXACT else _markers(axes, x, chosen, "o")
+            _bars(axes, x, chosen, width) if origin in marks.LINES else _markers(axes, x, chosen, "o")
         others = [p for p in points if p.series == f"{one.partition(',')[0]}, {_PAPER_QWEN}"]
         if others and not one.endswith("K=4"):
             _markers(axes, [names.index(str(p.x)) + offset + _ASIDE * width for p in others], others, "D")
     for one, marker in _OTHER_ENGINES.items():
         chosen = [point for point in points if point.series == one]
+        if not chosen:
+            continue
         place = series.index(one[-2:]) - (len(series) - 1) / 2 + (_ASIDE if marker == "s" else -_ASIDE)
         _markers(axes, [names.index(str(p.x)) + place * width for p in chosen], chosen, marker)
     axes.set_xticks(range(len(names)), names)
+    axes.set_xlim(-0.6, len(names) - 0.4)
     axes.set_ylabel("output (tokens/s)")
     axes.set_ylim(bottom=0)
     axes.grid(axis="x", visible=False)
@@ -139,16 +142,18 @@ def _colour(series: str) -> Any:
 
 def _bars(axes: Axes, x: list[float], points: list[Point], width: float) -> None:
     colour = _colour(points[0].series)
+    simulated = points[0].origin is Origin.SIM
     face = lighter(colour, 0.72 if points[0].series.endswith("K=4") else 0.45)
-    axes.bar(x, [p.y for p in points], 0.92 * width, color=face, label=f"{points[0].series}, model")
+    label = f"{points[0].series}, {'simulated' if simulated else 'model'}"
+    hatch = "//" if simulated else None
+    axes.bar(x, [p.y for p in points], 0.92 * width, color=face, hatch=hatch, edgecolor="white", label=label)
     if points[0].low is not None:
         axes.errorbar(x, [p.y for p in points], yerr=marks.errors(points), fmt="none", ecolor=colour, elinewidth=1.0)
 
 
 def _markers(axes: Axes, x: list[float], points: list[Point], marker: str) -> None:
     if points:
-        style = marks.look(points[0].origin, _colour(points[0].series), marker)
-        axes.errorbar(x, [p.y for p in points], yerr=marks.errors(points), **style)
+        marks.markers(axes, x, points, _colour(points[0].series), marker=marker)
 
 
 def _legend(figure: Any, grid: Any, points: list[Point]) -> None:
@@ -161,17 +166,12 @@ def _legend(figure: Any, grid: Any, points: list[Point]) -> None:
     grey = MODE_COLOURS["ar"]
     named = {"published": "o", "published: SGLang (Fig. 1)": "s", "published: vLLM (Fig. 1)": "^"}
     for text, marker in {**named, f"published: {_PAPER_QWEN}": "D"}.items():
-        handles[text] = Line2D([], [], **_without_bars(marks.look(Origin.PUBLISHED, grey, marker)))
-    for origin in (Origin.MEASURED, Origin.SIM):
-        if any(point.origin is origin for point in points):
-            handles[str(origin)] = Line2D([], [], **_without_bars(marks.look(origin, grey)))
+        handles[text] = Line2D([], [], **marks.look(Origin.PUBLISHED, grey, marker))
+    if any(point.origin is Origin.MEASURED for point in points):
+        handles[str(Origin.MEASURED)] = marks.sample(Origin.MEASURED, grey)
     figure.legend(
         list(handles.values()), list(handles), loc="outside lower center", ncols=4, frameon=False, fontsize="small"
     )
-
-
-def _without_bars(look: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in look.items() if name != "elinewidth"}
 
 
 def _caption() -> str:

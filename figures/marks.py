@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ssdsim.plotting.style import GREY, METHOD_DASHES
 
@@ -50,6 +51,7 @@ LINES: dict[Origin, Any] = {
     Origin.PAPER: METHOD_DASHES["paper"],
 }
 BAND = 0.16
+FloatArray = NDArray[np.float64]
 
 
 def plot(axes: Axes, points: Sequence[Point], colour: Any, *, marker: str = "o", label: str | None = None) -> None:
@@ -63,7 +65,24 @@ def plot(axes: Axes, points: Sequence[Point], colour: Any, *, marker: str = "o",
             low, high = (np.array([getattr(p, bound) for p in points], dtype=float) for bound in ("low", "high"))
             axes.fill_between(x, low, high, color=colour, alpha=BAND, linewidth=0)
         return
-    axes.errorbar(x, y, yerr=errors(points), label=label, **look(origin, colour, marker))
+    markers(axes, x, points, colour, marker=marker, label=label)
+
+
+def markers(
+    axes: Axes,
+    x: Sequence[float] | FloatArray,
+    points: Sequence[Point],
+    colour: Any,
+    *,
+    marker: str = "o",
+    label: str | None = None,
+) -> None:
+    """Published or measured points of one origin at given places, with their bounds as error bars."""
+    if points:
+        y = [point.y for point in points]
+        axes.errorbar(
+            x, y, yerr=errors(points), elinewidth=1.0, label=label, **look(points[0].origin, colour, marker)
+        )
 
 
 def plot_all(axes: Axes, points: Iterable[Point], colours: Mapping[str, Any], *, by_x: bool = True) -> None:
@@ -89,7 +108,9 @@ def batch_axis(axes: Axes, values: Iterable[float], label: str = "batch size (se
 
 
 def look(origin: Origin, colour: Any, marker: str = "o") -> dict[str, Any]:
-    """The marker of a published or measured value."""
+    """The marker of a published or measured value; a model has none and is refused."""
+    if origin in LINES:
+        raise ValueError(f"{origin}: models are drawn as lines or bars, so that nobody takes them for a measurement")
     face = colour if origin is Origin.MEASURED else "white"
     return {
         "linestyle": "none",
@@ -98,7 +119,6 @@ def look(origin: Origin, colour: Any, marker: str = "o") -> dict[str, Any]:
         "color": colour,
         "markerfacecolor": face,
         "markeredgewidth": 1.3,
-        "elinewidth": 1.0,
         "zorder": 3,
     }
 
@@ -141,6 +161,4 @@ def sample(origin: Origin, colour: Any = GREY, *, banded: bool = False) -> Any:
     if origin in LINES:
         line = Line2D([], [], color=colour, linestyle=LINES[origin])
         return (Patch(facecolor=colour, alpha=BAND, linewidth=0), line) if banded else line
-    style = look(origin, colour)
-    style.pop("elinewidth")
-    return Line2D([], [], **style)
+    return Line2D([], [], **look(origin, colour))

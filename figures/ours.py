@@ -91,7 +91,7 @@ def title(results: Results) -> str:
         return f"{profile.target} / {profile.draft}"
     models = next((run.about["models"] for run in results.runs if "models" in run.about), None)
     if isinstance(models, dict):
-        return str(models.get("pair") or models.get("name") or "runs in RESULTS")
+        return str(models.get("pair") or f"{models.get('target')} / {models.get('draft')}")
     pair = next((run.about["scenario"].get("pair") for run in results.runs if "scenario" in run.about), None)
     return str(pair["name"]) if isinstance(pair, dict) and "name" in pair else "runs in RESULTS"
 

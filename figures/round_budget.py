@@ -45,16 +45,21 @@ def draw(results: Results) -> Drawing:
     """One pair of bars per kind of round: what the verifier goes through, and the build below it."""
     from matplotlib.figure import Figure
 
-    shown = [*_models(), *_runs(results)]
-    parts = [part for name, origin, seconds in shown for part in _parts(name, origin, seconds)]
-    points = [Part(*point) for point in _published(shown)]
-    names = [name for name, _, _ in shown]
-    figure = Figure(figsize=(8.6, 0.62 * len(names) + 1.7), layout="constrained")
-    axes = figure.add_subplot()
-    _draw(axes, names, parts, points)
-    handles, labels = axes.get_legend_handles_labels()
+    models, runs = list(_models()), list(_runs(results))
+    points = [Part(*point) for point in _published(models)]
+    groups = [group for group in (models, runs) if group]
+    sizes = [len(group) for group in groups]
+    figure = Figure(figsize=(8.6, 0.6 * sum(sizes) + 0.8 + 0.7 * len(sizes)), layout="constrained")
+    panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=sizes)[:, 0]
+    data = []
+    for axes, group in zip(panels, groups, strict=True):
+        parts = [part for name, origin, seconds in group for part in _parts(name, origin, seconds)]
+        _draw(axes, [name for name, _, _ in group], parts, points if group is models else [])
+        data += parts
+    panels[-1].set_xlabel("time (ms)")
+    handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
-    return Drawing(figure=figure, data=[*parts, *points], caption=_caption(parts))
+    return Drawing(figure=figure, data=[*data, *points], caption=_caption(data))
 
 
 def _models() -> Iterator[tuple[str, Origin, Mapping[str, float]]]:
@@ -78,7 +83,7 @@ def _runs(results: Results) -> Iterator[tuple[str, Origin, Mapping[str, float]]]
             if (rate := best.get((mode, b))) is not None:
                 quantities = rate.run.quantities
                 terms = {term: quantities[term].value if term in quantities else 0.0 for term in _terms()}
-                yield f"ours {mode.upper()}, {rate.setting}, batch {b}", rate.origin, terms
+                yield f"{rate.origin} {mode.upper()}, {rate.setting}, b={b}", rate.origin, terms
 
 
 def _terms() -> list[str]:
@@ -116,7 +121,6 @@ def _draw(axes: Axes, names: list[str], parts: list[Part], points: list[Part]) -
         y, beside = float(names.index(part.round)), part.part == _BUILD
         colour = ORANGE if beside else _PARTS[part.part][1]
         label = None if part.part in labelled else part.part
-        hatch = "" if part.origin is not Origin.MEASURED else "//"
         axes.barh(
             y + (_BAR + _BESIDE) / 2 if beside else y,
             part.duration_ms,
@@ -125,26 +129,18 @@ def _draw(axes: Axes, names: list[str], parts: list[Part], points: list[Part]) -
             color=colour,
             edgecolor="white",
             linewidth=0.4,
-            hatch=hatch,
             label=label,
         )
         labelled.add(part.part)
     for point in points:
         y = names.index(point.round) + ((_BAR + _BESIDE) / 2 if point.part == _BUILD else 0.0)
         label = None if "published" in labelled else "published: where it ended"
-        axes.plot(
-            [point.start_ms + point.duration_ms], [y], label=label, **_without_bars(marks.look(point.origin, "black"))
-        )
+        axes.plot([point.start_ms + point.duration_ms], [y], label=label, **marks.look(point.origin, "black"))
         labelled.add("published")
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.5)
     axes.set_xlim(0, 1.03 * max(part.start_ms + part.duration_ms for part in parts))
-    axes.set_xlabel("time (ms)")
     axes.grid(axis="y", visible=False)
-
-
-def _without_bars(look: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in look.items() if name != "elinewidth"}
 
 
 def _caption(parts: list[Part]) -> str:
@@ -153,10 +149,10 @@ def _caption(parts: list[Part]) -> str:
         if part.part not in {_VERIFY, _BUILD}:
             waits[part.round] = waits.get(part.round, 0.0) + part.duration_ms
     return (
-        "Mean round of the exact model with the official engine's options (batch 1, mean over data sets); hatched "
-        "bars are measured runs. SSD hides the build (orange) beside the verification; what outlives it is waited "
-        "for. Open markers are the reproduction's: at K=4 verification and build, which are inputs of the profile; "
-        f"at K=7 verification and the {QWEN_TARGET_WAITS_S * _MS:.1f} ms that the target waits in a round, which "
-        f"are not ({waits['Qwen3-32B SSD, K=7']:.1f} ms in the model). More lookahead is slower there because the "
-        "build outlives verification."
+        "Mean round of the exact model with the official engine's options (batch 1, mean over data sets); below, "
+        "where there are any, runs in RESULTS. SSD hides the build (orange) beside the verification; what outlives "
+        "it is waited for. Open markers are the reproduction's: at K=4 verification and build, which are inputs of "
+        f"the profile; at K=7 verification and the {QWEN_TARGET_WAITS_S * _MS:.1f} ms that the target waits in a "
+        f"round, which are not ({waits['Qwen3-32B SSD, K=7']:.1f} ms in the model). More lookahead is slower there "
+        "because the build outlives verification."
     )

@@ -54,6 +54,15 @@ class Bar(NamedTuple):
     duration_ms: float
 
 
+class _Source(NamedTuple):
+    """A run that the picture may show."""
+
+    mode: Mode
+    origin: Origin
+    source: str
+    records: Records
+
+
 class _Shown(NamedTuple):
     """A stretch of rounds of one run."""
 
@@ -78,50 +87,62 @@ class _Shown(NamedTuple):
 
 
 def draw(results: Results) -> Drawing:
-    """Two panels over the same stretch of time."""
+    """A panel per mode over the same stretch of time, which is that of a few SSD rounds around a miss."""
     from matplotlib.figure import Figure
 
-    ssd = _stretch(Mode.SSD, results, None)
-    sd = _stretch(Mode.SD, results, ssd.end_s - ssd.start_s)
-    span_ms = (ssd.end_s - ssd.start_s) * _MS
-    figure = Figure(figsize=(8.6, 4.0), layout="constrained")
-    panels = figure.subplots(2, 1, sharex=True)
+    sources = _sources(results)
+    main = _around_a_miss(sources[-1])
+    span_s = main.end_s - main.start_s
+    stretches = [*(_as_long(source, span_s) for source in sources[:-1]), main]
+    figure = Figure(figsize=(8.6, 0.8 + 1.6 * len(stretches)), layout="constrained")
+    panels = figure.subplots(len(stretches), 1, sharex=True, squeeze=False)[:, 0]
     bars: list[Bar] = []
-    for axes, shown in zip(panels, (sd, ssd), strict=True):
-        bars += _draw(axes, shown, span_ms)
-    panels[0].set_xlim(0, span_ms)
-    panels[1].set_xlabel("time (ms)")
+    for axes, shown in zip(panels, stretches, strict=True):
+        bars += _draw(axes, shown, span_s * _MS)
+    panels[0].set_xlim(0, span_s * _MS)
+    panels[-1].set_xlabel("time (ms)")
     handles = {t: h for axes in panels for h, t in zip(*axes.get_legend_handles_labels(), strict=True)}
     order = [name for name in _GROUPS if name in handles]
     figure.legend(
         [handles[name] for name in order], order, loc="outside lower center", ncols=6, frameon=False, fontsize="small"
     )
-    return Drawing(figure=figure, data=bars, caption=_caption(sd, ssd))
+    return Drawing(figure=figure, data=bars, caption=_caption(stretches))
 
 
-def _stretch(mode: Mode, results: Results, duration_s: float | None) -> _Shown:
-    """Rounds of one mode: SSD_ROUNDS around the first miss, or as many as fill `duration_s`."""
-    runs = results.runs_of(mode)
-    if runs:
-        origin, source, records = runs[0].origin, runs[0].name, runs[0].records
-    else:
-        origin, source, records = Origin.SIM, _EMBEDDED, simulated(mode, results.seed)
-    rounds = records.rounds.columns()
-    first = _quiet_start(rounds["num_misses"], len(rounds["round"])) if duration_s is None else 1
-    if duration_s is None:
-        count = min(SSD_ROUNDS, len(rounds["round"]) - first)
-    else:
-        ends = rounds["start_s"] + rounds["round_s"] - rounds["start_s"][first]
-        count = max(int(np.searchsorted(ends[first:], duration_s) + 1), 1)
-        count = min(count, len(rounds["round"]) - first)
-    return _Shown(mode, origin, source, records, first, count)
+def _sources(results: Results) -> list[_Source]:
+    """SD and SSD, or what RESULTS has of them, at the same batch size if it can be; else two simulations."""
+    found: list[_Source] = []
+    for run in results.runs_of(Mode.SSD)[:1]:
+        alike = [sd for sd in results.runs_of(Mode.SD) if sd.workload.batch_size == run.workload.batch_size]
+        found = [_Source(one.mode, one.origin, one.name, one.records) for one in (*alike[:1], run)]
+    if found:
+        return found
+    if runs := results.runs_of(Mode.SD):
+        return [_Source(Mode.SD, runs[0].origin, runs[0].name, runs[0].records)]
+    return [_Source(m, Origin.SIM, _EMBEDDED, simulated(m, results.seed)) for m in (Mode.SD, Mode.SSD)]
+
+
+def _around_a_miss(source: _Source) -> _Shown:
+    """SSD_ROUNDS around the first miss that does not come at once."""
+    rounds = source.records.rounds.columns()
+    first = _quiet_start(rounds["num_misses"], len(rounds["round"]))
+    return _Shown(*source, first, min(SSD_ROUNDS, len(rounds["round"]) - first))
+
+
+def _as_long(source: _Source, duration_s: float) -> _Shown:
+    """As many rounds, from the second on, as fill a time."""
+    rounds = source.records.rounds.columns()
+    first = min(1, len(rounds["round"]) - 1)
+    elapsed_s = (rounds["start_s"] + rounds["round_s"])[first:] - rounds["start_s"][first]
+    count = int(np.searchsorted(elapsed_s, duration_s)) + 1
+    return _Shown(*source, first, min(count, len(rounds["round"]) - first))
 
 
 def _quiet_start(num_misses: np.ndarray, num_rounds: int) -> int:
     """A start some rounds before the first miss, after the first round of all."""
     misses = np.flatnonzero(num_misses[1:])
     wanted = int(misses[0]) + 1 - SSD_ROUNDS // 2 if len(misses) else 1
-    return max(1, min(wanted, num_rounds - SSD_ROUNDS))
+    return max(min(1, num_rounds - 1), min(wanted, num_rounds - SSD_ROUNDS))
 
 
 def simulated(mode: Mode, seed: int = 0) -> Records:
@@ -186,11 +207,11 @@ def _mark_tokens(axes: Axes, shown: _Shown, span_ms: float) -> None:
     )
 
 
-def _caption(sd: _Shown, ssd: _Shown) -> str:
-    sources = " ".join(f"{shown.mode.upper()} is {shown.origin}: {shown.source}." for shown in (sd, ssd))
+def _caption(stretches: list[_Shown]) -> str:
+    sources = " ".join(f"{shown.mode.upper()} is {shown.origin}: {shown.source}." for shown in stretches)
     return (
         "SD drafts while the verifier idles and verifies while the drafter idles; SSD builds its cache beside "
         "verification and drafts in between only after a miss or for a request's first round. Numbers are tokens "
-        f"emitted per round. {sources} The paper's Figure 1 (left, middle) is a sketch without times; here every "
-        "bar has its own."
+        f"emitted per round. {sources} The paper's Figure 1 (left, middle) is a sketch without times; here every bar "
+        "has its own."
     )
