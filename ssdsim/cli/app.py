@@ -26,6 +26,8 @@ class _Verbs(TyperGroup):
         """Run the verb; its failures end the program with a message, never with a traceback."""
         try:
             return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
         except InputError as error:
             complain(f"error: {error}")
             raise typer.Exit(EXIT_BAD_INPUT) from None
@@ -35,10 +37,6 @@ class _Verbs(TyperGroup):
         except KeyboardInterrupt:
             complain("interrupted")
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        except (OSError, RuntimeError) as error:
-            if isinstance(error, BrokenPipeError | typer.Exit | typer.Abort):
-                raise
-            raise typer.Exit(_unexpected(error)) from None
         except Exception as error:
             if isinstance(getattr(error, "exit_code", None), int):
                 raise  # typer's own: wrong usage
