@@ -61,7 +61,8 @@ def summarise(records: Records, tally: Tally | None = None) -> dict[str, Quantit
 def rate_with_error(records: Records, tally: Tally | None = None) -> RateWithError:
     """Output tokens per second and its standard error.
 
-    Static batches are independent of each other, so their (tokens, time) pairs give the error; otherwise batch means.
+    Static batches are independent of each other, so their (tokens, time) pairs give the error (the request table must
+    be complete); otherwise batch means do.
     """
     tally = tally or tally_of(records)
     static = Window.of(records).static
@@ -193,14 +194,20 @@ def outcome_histogram(
 def tally_of(records: Records) -> Tally:
     """The sums of a run's tables over its measured rounds."""
     rounds, outcomes = records.rounds.columns(), records.outcomes.columns()
-    window, tally = Window.of(records), Tally()
-    admitted_s = window.requests(records.requests.columns())["admitted_s"]
-    measured = window.rounds(rounds, admitted_s.min() if window.warmup_requests and len(admitted_s) else -math.inf)
+    tally, measured = Tally(), measured_rounds(records)
     index = np.searchsorted(rounds["round"], outcomes["round"])
     tokens = np.bincount(index, outcomes["num_emitted"], len(measured)).astype(np.int64)
     tally.add_rounds({name: column[measured] for name, column in rounds.items()}, tokens[measured])
     tally.add_outcomes({name: column[measured[index]] for name, column in outcomes.items()})
     return tally
+
+
+def measured_rounds(records: Records) -> BoolArray:
+    """Mask of the rounds in the table that metrics see."""
+    window = Window.of(records)
+    admitted_s = window.requests(records.requests.columns())["admitted_s"]
+    first_measured_s = admitted_s.min() if window.warmup_requests and len(admitted_s) else -math.inf
+    return window.rounds(records.rounds.columns(), first_measured_s)
 
 
 def _sums_of_rounds(rounds: Columns, tokens: IntArray) -> FloatArray:
@@ -284,9 +291,11 @@ def _latencies(records: Records) -> dict[str, Quantity]:
 
 
 def _percentiles_of_gaps(records: Records) -> dict[str, Quantity]:
-    """Percentiles of the time between two bursts of tokens of one request, where every round is in the table."""
+    """Percentiles of the time between two bursts of tokens of one request, from rounds that follow each other."""
     rounds = records.rounds.columns()
-    consecutive = np.flatnonzero(np.diff(rounds["round"]) == 1) + 1
+    follows = np.diff(rounds["round"], prepend=-1) == 1
+    follows[:1] = False
+    consecutive = np.flatnonzero(follows & measured_rounds(records))
     if not len(consecutive):
         return {}
     emitted_s = rounds["start_s"] + rounds["verifier_wait_s"]
@@ -294,9 +303,9 @@ def _percentiles_of_gaps(records: Records) -> dict[str, Quantity]:
     admitted = np.sort(records.requests.columns()["admitted_s"])
     new_rows = np.diff(np.searchsorted(admitted, rounds["start_s"], side="right"), prepend=0)
     weights = (rounds["batch_size"] - new_rows)[consecutive]
-    gaps_s = (emitted_s[consecutive] - emitted_s[consecutive - 1])[weights > 0]
+    gaps_s = emitted_s[consecutive] - emitted_s[consecutive - 1]
     order = np.argsort(gaps_s)
-    cumulative = np.cumsum(weights[weights > 0][order])
+    cumulative = np.cumsum(weights[order])
     places = np.searchsorted(cumulative, np.array(_PERCENTILES) / 100 * cumulative[-1])
     return {
         _percentile_name("itl_s", p): Quantity(float(gaps_s[order[place]]))

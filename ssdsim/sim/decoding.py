@@ -17,7 +17,6 @@ from ssdsim.scenario import Workload
 from ssdsim.sim.requests import Requests, slots_of
 from ssdsim.sim.rounds import BoolArray, IntArray, RequestEvents, RoundBlock, RowCounts, RowHistory
 
-_REQUESTS_AT_ONCE = 512
 _ROUNDS_AT_ONCE = 4096
 
 
@@ -41,11 +40,12 @@ class Decoding:
         self._workload, self._requests, self._longest_run = workload, requests, longest_run
 
     def blocks(self) -> Iterator[RoundBlock]:
-        num_requests, slots = self._workload.num_requests, slots_of(self._workload)
+        num_requests, at_once = self._requests.total, self._requests.num_at_once
+        slots = slots_of(self._workload)
         stays = Stays(*np.zeros((len(Stays._fields), 0), np.int64))
         done = 0
-        for first in range(0, num_requests, _REQUESTS_AT_ONCE):
-            count = min(_REQUESTS_AT_ONCE, num_requests - first)
+        for first in range(0, num_requests, at_once):
+            count = min(at_once, num_requests - first)
             num_rounds = self._requests.output_tokens(first, count)
             start, slot = slots.place(num_rounds)
             ids, prompts = np.arange(first, first + count), self._requests.prompt_tokens(first, count)

@@ -32,7 +32,6 @@ from ssdsim.sim.streams import ROUNDS_PER_TILE, Stream, Streams
 
 _ENTRIES_AT_ONCE = 1 << 15
 _ROUNDS_AT_ONCE = 1 << 12
-_REQUESTS_AT_ONCE = 512
 
 
 class Foreseen:
@@ -64,11 +63,12 @@ class Foreseen:
 
     def _finite_blocks(self) -> Iterator[RoundBlock]:
         """Requests are followed to their end, then placed; rounds that nothing can be added to leave as a block."""
-        num_requests, slots = self._requests.total, slots_of(self._workload)
+        num_requests, at_once = self._requests.total, self._requests.num_at_once
+        slots = slots_of(self._workload)
         pending: list[RowHistory] = []
         done = 0
-        for first in range(0, num_requests, _REQUESTS_AT_ONCE):
-            count = min(_REQUESTS_AT_ONCE, num_requests - first)
+        for first in range(0, num_requests, at_once):
+            count = min(at_once, num_requests - first)
             history = self._rows(first, count).play_to_the_end()
             index = history.request_id - first
             starts, slot = slots.place(np.bincount(index, minlength=count))

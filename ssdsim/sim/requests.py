@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ssdsim.distributions import sample_lengths
+from ssdsim.distributions import mean_length, sample_lengths
 from ssdsim.profile import RankTrace
 from ssdsim.scenario import Scenario, Workload
 from ssdsim.sim.streams import Stream, Streams
@@ -22,6 +22,7 @@ IntArray = NDArray[np.int64]
 
 ENDLESS = np.iinfo(np.int64).max // 4
 """Output tokens of a request that never ends."""
+_TOKENS_AT_ONCE = 1 << 18
 
 
 class Requests:
@@ -36,6 +37,13 @@ class Requests:
         """Rounds after which an endless run stops."""
         self.total = scenario.workload.batch_size if self.endless else scenario.workload.num_requests
         """Requests after which no slot is refilled."""
+
+    @property
+    def num_at_once(self) -> int:
+        """How many requests are followed side by side: many for speed, not so many that they fill the memory."""
+        output_tokens = self._workload.output_tokens
+        mean = mean_length(output_tokens) if output_tokens is not None else 1.0
+        return min(max(round(_TOKENS_AT_ONCE / mean), 16), 512)
 
     def prompt_tokens(self, first: int, count: int) -> IntArray:
         luck = self._streams.per_request(Stream.PROMPT_TOKENS, first, count)

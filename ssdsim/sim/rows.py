@@ -6,14 +6,14 @@ Used by `foreseen` and `stepped`, which draw from the same laws and therefore te
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ssdsim.design_point import DesignPoint, RowKind
-from ssdsim.profile import Acceptance
 from ssdsim.records import Fallback, Source
-from ssdsim.scenario import FallbackKind, Mode
+from ssdsim.scenario import Mode
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -53,7 +53,6 @@ class RowLaws:
         self.num_branches = np.array([kind.num_branches for kind in self.kinds])
         self.fan_out = _stack([kind.fan_out for kind in self.kinds], width).astype(np.int64)
         self.hit_probs = _stack([kind.hit_probs for kind in self.kinds], width)
-        self._acceptance = _acceptance_of_kinds(point, len(self.kinds))
 
     @property
     def looks_up(self) -> bool:
@@ -65,7 +64,7 @@ class RowLaws:
 
         One row stands for all requests where they are alike.
         """
-        acceptance, spread = self.kinds[kind].acceptance, self._acceptance[kind].spread
+        acceptance, spread = self.kinds[kind].acceptance, self.kinds[kind].spread
         if spread == 0.0 or not acceptance:
             alike: FloatArray = np.multiply.accumulate(np.array([acceptance], dtype=np.float64), axis=1)
             return alike
@@ -97,21 +96,11 @@ def _row_kinds(point: DesignPoint) -> tuple[RowKind, ...]:
         return (RowKind(acceptance=(), fan_out=(0,), hit_probs=(0.0,)),)
     if point.scenario.mode is Mode.SD:
         positions = point.drafted.num_proposed + 1
-        nothing = (0,) * positions
-        return (RowKind(acceptance=point.drafted.acceptance, fan_out=nothing, hit_probs=(0.0,) * positions),)
+        return (replace(point.drafted, fan_out=(0,) * positions, hit_probs=(0.0,) * positions),)
     kinds = [point.drafted, point.redrafted, point.undrafted]
     if point.scenario.drafting.on_late == "truncate":
         kinds += [point.truncated(num_ready) for num_ready in range(point.drafted.num_proposed)]
     return tuple(kinds)
-
-
-def _acceptance_of_kinds(point: DesignPoint, num_kinds: int) -> list[Acceptance]:
-    behaviour = point.behaviour
-    of_kinds = [behaviour.acceptance] * num_kinds
-    ngram = point.scenario.drafting.fallback.kind is FallbackKind.NGRAM
-    if ngram and num_kinds > UNDRAFTED and behaviour.ngram_acceptance is not None:
-        of_kinds[UNDRAFTED] = behaviour.ngram_acceptance
-    return of_kinds
 
 
 def _stack(rows: Sequence[Sequence[float]], width: int) -> FloatArray:
