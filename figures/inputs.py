@@ -2,14 +2,12 @@
 
 - a run is a folder with `about.json` and the three tables of `ssdsim.records` (`ssdsim simulate --out`, `measure`)
 - a profile is a `.json` file with `behaviours` (`ssdsim calibrate`)
-- a report is a `.csv` file with at least the columns `quantity`, `predicted`, `measured` (`ssdsim validate`)
+- a report is the `report.json` of `ssdsim validate`: `points`, each with what was `measured` and `predicted`
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,8 +22,6 @@ from ssdsim.quantities import Quantity
 from ssdsim.records import Records
 from ssdsim.scenario import Drafting, Mode, Workload
 from ssdsim.schema import validate
-
-_REPORT_COLUMNS = {"quantity", "predicted", "measured"}
 
 
 @dataclass(frozen=True)
@@ -78,17 +74,13 @@ class Run:
 
 
 class Prediction(NamedTuple):
-    """One row of a validation report."""
+    """One held-out number of a validation report, beside its prediction."""
 
     quantity: str
-    split: str
-    """What the prediction knew: `calibration` runs, or `held out` ones; empty where the report does not say."""
     method: str
     setting: str
     predicted: float
     measured: float
-    measured_low: float | None
-    measured_high: float | None
 
 
 @dataclass(frozen=True)
@@ -135,39 +127,23 @@ def _profiles(folder: Path) -> Iterator[PairProfile]:
 
 
 def _predictions(folder: Path) -> Iterator[Prediction]:
-    for path in sorted(folder.rglob("*.csv")):
-        with path.open(newline="") as file:
-            reader = csv.DictReader(file)
-            if set(reader.fieldnames or ()) >= _REPORT_COLUMNS:
-                yield from (_prediction(row, path) for row in reader)
+    for path in sorted(folder.rglob("*.json")):
+        data = _json(path)
+        if isinstance(data, dict) and data.get("verb") == "validate" and "points" in data:
+            yield from _predictions_in(data, path)
 
 
-def _prediction(row: Mapping[str, str], path: Path) -> Prediction:
-    measured = _number(row, "measured", path)
-    predicted = _number(row, "predicted", path)
-    if predicted is None or measured is None:
-        raise InputError(f"{path}: a row lacks its predicted or measured value: {dict(row)}")
-    return Prediction(
-        quantity=row["quantity"],
-        split=row.get("split") or "",
-        method=row.get("method") or "",
-        setting=row.get("setting") or "",
-        predicted=predicted,
-        measured=measured,
-        measured_low=_number(row, "measured_low", path),
-        measured_high=_number(row, "measured_high", path),
-    )
-
-
-def _number(row: Mapping[str, str], name: str, path: Path) -> float | None:
-    text = row.get(name)
-    if not text:
-        return None
+def _predictions_in(report: Mapping[str, Any], path: Path) -> Iterator[Prediction]:
     try:
-        number = float(text)
-    except ValueError:
-        raise InputError(f"{path}: {name} must be a number; got {text!r}") from None
-    return number if math.isfinite(number) else None
+        for point in report["points"]:
+            measured = point["measured"]
+            for method, predicted in point["predicted"].items():
+                for quantity in predicted.keys() & measured.keys():
+                    yield Prediction(
+                        quantity, method, point["name"], float(predicted[quantity]), float(measured[quantity])
+                    )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: is not a report of `ssdsim validate` ({error}); write it anew") from None
 
 
 def _json(path: Path) -> Any:

@@ -40,6 +40,8 @@ _LANES = {Lane.VERIFIER: 1, Lane.SPECULATOR: 0, Lane.FALLBACK: 0}
 _AFTER_A_MISS = "#9B3F74"
 """The colour of drafting after a miss, dark enough for text."""
 _HEIGHT = 0.62
+_VISIBLE = 5e-4
+"""Of the width of the picture: shorter bars could not be seen, and need no entry in the legend."""
 _MS = 1e3
 
 
@@ -166,7 +168,8 @@ def _draw(axes: Axes, shown: _Shown, span_ms: float) -> list[Bar]:
     ]
     for name, (works, colour) in _GROUPS.items():
         for lane, row in _LANES.items():
-            found = [(b.start_ms, b.duration_ms) for b in bars if b.work in works and b.lane == lane]
+            mine = [bar for bar in bars if bar.work in works and bar.lane == lane]
+            found = [(bar.start_ms, bar.duration_ms) for bar in mine if bar.duration_ms > _VISIBLE * span_ms]
             if found:
                 axes.broken_barh(
                     found,
