@@ -34,20 +34,22 @@ _MAX_LINES = 9
 
 FloatArray = NDArray[np.float64]
 _Headed: TypeAlias = tuple[Line, str]
-"""A line, and the label of its mode and method alone."""
+"""A line, and the label of its mode and method alone. Below, `cube` is [value low high, panels, lines, x]."""
 
 
 def view_of(plan: SweepPlan, table: Columns, quantity: str) -> View:
     """Lay out the whole table of `plan`."""
     axes = plan.grid.axes
-    cube = table[quantity].reshape([*(len(axis) for axis in axes), len(plan.methods)])
+    unknown = np.full(plan.num_rows, np.nan)
+    cube = np.stack([table.get(quantity + bound, unknown) for bound in ("", "_low", "_high")])
+    cube = cube.reshape([3, *(len(axis) for axis in axes), len(plan.methods)])
     x, panel = _chosen_axes(axes)
     rest = [i for i in range(len(axes)) if i not in (x, panel)]
     methods = len(axes)
-    cube = np.transpose(cube, [axis for axis in (panel, *rest, methods, x) if axis is not None])
+    cube = np.transpose(cube, [0, *(1 + axis for axis in (panel, *rest, methods, x) if axis is not None)])
     panels = len(axes[panel]) if panel is not None else 1
     steps = len(axes[x]) if x is not None else 1
-    lines, values = _merged(_lines(plan, [axes[i] for i in rest]), cube.reshape(panels, -1, steps))
+    lines, values = _merged(_lines(plan, [axes[i] for i in rest]), cube.reshape(3, panels, -1, steps))
     if len(lines) > _MAX_LINES:
         lines, values = _best_of(lines, values, smallest=quantity in _SMALLER_IS_BETTER)
     return View(
@@ -57,7 +59,8 @@ def view_of(plan: SweepPlan, table: Columns, quantity: str) -> View:
         x_name=axis_label(axes[x]) if x is not None else "",
         x_values=axes[x].column(0) if x is not None else ("",),
         lines=tuple(line for line, _ in lines),
-        values=values,
+        values=values[0],
+        bounds=values[1:],
     )
 
 
@@ -105,14 +108,14 @@ def _merged(lines: Sequence[_Headed], cube: FloatArray) -> tuple[list[_Headed], 
     kept: list[_Headed] = []
     index: list[int] = []
     for head, members in _families(lines).items():
-        same = all(np.array_equal(cube[:, i], cube[:, members[0]], equal_nan=True) for i in members[1:])
+        same = all(np.array_equal(cube[..., i, :], cube[..., members[0], :], equal_nan=True) for i in members[1:])
         if same and len(members) > 1:
             kept.append((lines[members[0]][0]._replace(label=head), head))
             index.append(members[0])
         else:
             kept += [lines[i] for i in members]
             index += members
-    return kept, cube[:, index]
+    return kept, cube[..., index, :]
 
 
 def _best_of(lines: Sequence[_Headed], cube: FloatArray, *, smallest: bool) -> tuple[list[_Headed], FloatArray]:
@@ -122,10 +125,11 @@ def _best_of(lines: Sequence[_Headed], cube: FloatArray, *, smallest: bool) -> t
     for head, members in _families(lines).items():
         line = lines[members[0]][0]
         kept.append((line if len(members) == 1 else line._replace(label=f"{head}, best of {len(members)}"), head))
-        part = np.where(np.isnan(cube[:, members]), worst, cube[:, members])
-        chosen = part.min(axis=1) if smallest else part.max(axis=1)
-        best.append(np.where(np.isinf(chosen), np.nan, chosen))
-    return kept, np.stack(best, axis=1)
+        part = cube[..., members, :]
+        known = np.where(np.isnan(part[0]), worst, part[0])
+        chosen = known.argmin(axis=1) if smallest else known.argmax(axis=1)
+        best.append(np.take_along_axis(part, chosen[None, :, None, :], axis=2))
+    return kept, np.concatenate(best, axis=2)
 
 
 def _families(lines: Sequence[_Headed]) -> dict[str, list[int]]:

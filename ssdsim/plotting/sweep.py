@@ -43,6 +43,8 @@ class View(NamedTuple):
     lines: tuple[Line, ...]
     values: NDArray[np.float64]
     """[panels, lines, x]; NaN where a row has no answer."""
+    bounds: NDArray[np.float64]
+    """[low high, panels, lines, x]; NaN where they are not known."""
 
 
 def is_numeric(values: Sequence[Any]) -> bool:
@@ -78,7 +80,11 @@ def _draw_panel(axes: Axes, view: View, number: int) -> None:
     numeric = is_numeric(view.x_values)
     x = np.array(view.x_values, dtype=float) if numeric else np.arange(len(view.x_values))
     for i, line in enumerate(view.lines):
-        axes.plot(x, view.values[number, i] * scale, label=line.label, **_look(view.lines, i))
+        look = _look(view.lines, i)
+        axes.plot(x, view.values[number, i] * scale, label=line.label, **look)
+        low, high = view.bounds[:, number, i] * scale
+        if not np.isnan(low).all():
+            axes.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
     if numeric and _is_geometric(view.x_values):
         axes.set_xscale("log", base=2)
     axes.set_xticks(x, [_short(value) for value in view.x_values])

@@ -17,7 +17,7 @@ from toy_scenarios import toy_pair
 pytestmark = pytest.mark.serial
 
 SSDSIM = (sys.executable, "-c", "from ssdsim.cli import main; main()")
-NUM_SEEDS = 24
+NUM_SEEDS = 16
 
 
 def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -58,6 +58,21 @@ def test_with_many_lines_each_mode_keeps_its_best() -> None:
     assert laid_out.values[1, 1, 2] == pytest.approx(single.values.max())
 
 
+def test_bounds_come_along_with_their_values() -> None:
+    assert np.isnan(view("batch_size=1,2").bounds).all()
+    plan = make_plan(
+        complete({"pair": toy_pair(), "workload": {"num_requests": 10, "output_tokens": 20}}),
+        ["batch_size=1,2", "mode=sd,ssd"],
+        [Method.SIM],
+    )
+    with open_engine(EngineKind.LOCAL, 1) as engine:
+        table = run_sweep(plan, MemoryStore(plan), engine)
+    laid_out = view_of(plan, table, "tokens_per_s")
+    low, high = laid_out.bounds
+    assert low.shape == laid_out.values.shape
+    assert np.all((low < laid_out.values) & (laid_out.values < high))
+
+
 def test_methods_tell_lines_apart() -> None:
     laid_out = view("batch_size=1,2", methods=(Method.PAPER, Method.EXACT))
     assert [(line.label, line.method) for line in laid_out.lines] == [("SSD paper", "paper"), ("SSD exact", "exact")]

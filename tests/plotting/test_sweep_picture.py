@@ -13,6 +13,7 @@ from ssdsim.plotting.sweep import Line, View, draw_sweep
 
 def view(panels: int = 2, lines: int = 3, x: tuple = (1, 2, 4, 8), quantity: str = "round_s") -> View:
     modes = ("ar", "sd", "ssd")
+    values = np.arange(1.0, 1 + panels * lines * len(x)).reshape(panels, lines, len(x)) * 1e-3
     return View(
         quantity=quantity,
         panel_name="lookahead",
@@ -20,7 +21,8 @@ def view(panels: int = 2, lines: int = 3, x: tuple = (1, 2, 4, 8), quantity: str
         x_name="batch size",
         x_values=x,
         lines=tuple(Line(f"line {i}", modes[i % 3], "exact") for i in range(lines)),
-        values=np.arange(1.0, 1 + panels * lines * len(x)).reshape(panels, lines, len(x)) * 1e-3,
+        values=values,
+        bounds=np.full((2, *values.shape), np.nan),
     )
 
 
@@ -45,6 +47,13 @@ def test_lines_of_one_mode_share_its_colour_family_but_not_their_marker(drawn: l
     draw_sweep(view(lines=6), Path("unused.png"), title="")
     lines = drawn[0].axes[0].lines
     assert len({(line.get_color(), line.get_marker()) for line in lines}) == 6
+
+
+def test_bounds_are_shaded_where_they_are_known(drawn: list[Figure]) -> None:
+    plain = view()
+    for bounds, shades in ((plain.bounds, 0), (np.stack([plain.values * 0.9, plain.values * 1.1]), 3)):
+        draw_sweep(plain._replace(bounds=bounds), Path("unused.png"), title="")
+        assert len(drawn[-1].axes[0].collections) == shades
 
 
 def test_unused_panels_are_hidden(drawn: list[Figure]) -> None:
