@@ -30,7 +30,7 @@ from ssdsim.sim.rounds import (
 from ssdsim.sim.rows import DRAFTED, KIND_AFTER, SOURCE_AFTER, RowLaws
 from ssdsim.sim.streams import ROUNDS_PER_TILE, Stream, Streams
 
-_ENTRIES_AT_ONCE = 1 << 15
+_ENTRIES_AT_ONCE = 1 << 16
 _ROUNDS_AT_ONCE = 1 << 12
 
 

@@ -131,6 +131,7 @@ class _Ledger:
 
 def outcome_columns(history: RowHistory, laws: RowLaws) -> Columns:
     """The rows of the outcome table."""
+    place = history.kind.astype(np.int16) * laws.fan_out.shape[1] + history.num_accepted
     return {
         "round": history.round,
         "request_id": history.request_id,
@@ -139,6 +140,6 @@ def outcome_columns(history: RowHistory, laws: RowLaws) -> Columns:
         "num_proposed": laws.num_proposed[history.kind],
         "num_accepted": history.num_accepted,
         "num_emitted": history.num_emitted,
-        "fan_out_here": laws.fan_out[history.kind, history.num_accepted],
+        "fan_out_here": laws.fan_out.ravel()[place],
         "bonus_rank": history.bonus_rank,
     }
