@@ -1,9 +1,10 @@
 """A draft that shares its target's embedding and predicts only the target's most frequent tokens.
 
-Who uses it: the pair `smollm2`. In a small draft of a large-vocabulary target, embedding and head would be most
-of the weights and most of the time. Here both are rows of the target's own (tied, frozen) embedding: the head
-keeps the few thousand rows that cover nearly all of what the target writes. So the stored file holds the layers,
-the final norm, one bias per kept token and the list of kept tokens, and nothing of the embedding.
+Who uses it: the pair `smollm2`. In a small draft of a large-vocabulary target, embedding and head would be most of
+the weights and of the time. Here both are rows of the target's own (tied, frozen) embedding: the head keeps the few
+thousand rows that cover nearly all of what the target writes. So the stored file holds the layers, the final norm and
+the list of kept tokens (`head_token_ids`, int32, ascending), the form that `executor.models` reads, and nothing of
+the embedding.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_SHARED = ("model.embed_tokens.weight", "lm_head.weight")
-"""What the target supplies at load time; everything else is the draft's own."""
+_HEAD_TOKEN_IDS = "head_token_ids"
 
 
 class ReducedHead(nn.Module):
@@ -29,11 +29,10 @@ class ReducedHead(nn.Module):
         self.vocab_size = embedding.shape[0]
         self.register_buffer("weight", embedding[token_ids].clone())
         self.register_buffer("token_ids", token_ids.long())
-        self.bias = nn.Parameter(torch.zeros(len(token_ids), dtype=embedding.dtype))
 
     def reduced(self, hidden: Tensor) -> Tensor:
         """Logits [..., R] of the kept tokens, in the order of `token_ids`, for hidden states [..., H]."""
-        return nn.functional.linear(hidden, self.weight, self.bias)
+        return nn.functional.linear(hidden, self.weight)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Logits [..., V]; a token without a row gets the type's most negative number, hence probability zero."""
@@ -57,11 +56,9 @@ def save_reduced(model: Any, directory: Path) -> None:
     """Store the draft's own weights in bf16, its list of kept tokens and its configuration."""
     from safetensors.torch import save_file
 
-    own = {
-        name: (value.int() if name == "lm_head.token_ids" else value.bfloat16()).contiguous()
-        for name, value in model.state_dict().items()
-        if name not in _SHARED
-    }
+    own = {name: value.bfloat16() for name, value in model.model.state_dict(prefix="model.").items()}
+    del own["model.embed_tokens.weight"]
+    own[_HEAD_TOKEN_IDS] = model.lm_head.token_ids.int()
     directory.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(directory)
     save_file(own, directory / "model.safetensors", metadata={"format": "pt"})
@@ -74,6 +71,6 @@ def load_reduced(directory: Path, embedding: Tensor, dtype: torch.dtype) -> Any:
 
     own = load_file(directory / "model.safetensors")
     config = LlamaConfig.from_pretrained(directory)
-    model = build_reduced(config, embedding.to(dtype), own["lm_head.token_ids"].long())
+    model = build_reduced(config, embedding.to(dtype), own.pop(_HEAD_TOKEN_IDS).long())
     model.load_state_dict(own, strict=False)
     return model.to(dtype).eval()

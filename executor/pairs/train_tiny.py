@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ class Recipe:
     target_layers: int = 10
     target_heads: int = 8
     target_kv_heads: int = 4
-    target_steps: int = 720
+    target_steps: int = 660
     target_lr: float = 1.5e-3
     target_rows: int = 2
     draft_hidden: int = 192
@@ -50,13 +51,13 @@ class Recipe:
     draft_steps: int = 200
     draft_lr: float = 4e-3
     draft_rows: int = 4
-    distil_steps: int = 500
+    distil_steps: int = 450
     distil_lr: float = 3e-3
     overlap_weight: float = 1.0
     row_tokens: int = 512
     rows_per_file: int = 64
     read_files: int = 4
-    written_files: int = 4
+    written_files: int = 1
     prompt_tokens: int = 48
     top_k: int = 64
 
@@ -199,6 +200,8 @@ def train_pair(recipe: Recipe, work: Path, out: Path) -> None:
         "training_tokens": len(stream),
     }
     facts |= measure_pair(target, draft, held_out)
+    for curve in ("target", "draft", "distilled"):
+        shutil.copy(work / f"{curve}.csv", out / f"curve_{curve}.csv")
     (out / "measured.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
