@@ -1,11 +1,10 @@
 """Generate with a real pair: on this machine, or over the ranks of a torchrun.
 
-    python -m executor --set mode=ssd --prompt "def fibonacci(n):"
+    python -m executor --mode ssd --prompt "def fibonacci(n):"
     torchrun --nproc-per-node 5 -m executor --target DIR --draft DIR --prompts prompts.jsonl
 
-Scenario fields (`--set`, or a scenario file) say how: mode, drafting, workload.batch_size,
-workload.temperature and run.seed. The prompts are the workload. One JSON document on stdout; messages on stderr.
-Exit code 0 done, 2 bad input, 70 a run that broke, 130 interrupted: those of `ssdsim`.
+`--set` takes the fields of a scenario's `drafting`. One JSON document on stdout; messages on stderr. Exit code
+0 done, 2 bad input, 70 a run that broke, 130 interrupted: those of `ssdsim`.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from executor.config import EngineConfig, Request
     from executor.roles import ModelPair
     from executor.session import Arrangement, Session
+    from ssdsim.scenario import Drafting
 
 EXIT_BAD_INPUT, EXIT_BROKEN, EXIT_INTERRUPTED = 2, 70, 130
 
@@ -93,8 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m executor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("scenario", nargs="?", type=Path, help="a scenario file (.yaml, .toml, .json)")
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="override a scenario field")
+    add("--mode", choices=["ar", "sd", "ssd"], default="ssd", help="how to decode (default ssd)")
+    add("--set", action="append", default=[], metavar="FIELD=VALUE", help="a field of drafting; may be repeated")
     add("--pair", help="a built-in pair (default: tiny)")
     add("--target", help="directory, hub id or .gguf file of the target, instead of a built-in pair")
     add("--draft", help="the draft that goes with --target")
@@ -105,6 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--raw", action="store_true", help="leave the tokenizer's chat template out")
     add("--prompts", type=Path, help="a JSON-lines file with a field `prompt`")
     add("--max-tokens", type=int, default=64, help="tokens to generate per prompt (default 64)")
+    add("--batch-size", type=int, default=1, help="sequences decoded together (default 1)")
+    add("--temperature", type=float, default=0.0, help="0 (the default) is greedy")
+    add("--seed", type=int, default=0, help="of the first prompt; each has its own")
     add("--context", type=int, help="longest prompt and output together (default: what is needed)")
     add("--ignore-eos", action="store_true", help="go on behind the end-of-text token")
     add("--transport", choices=[str(t) for t in Transport if t is not Transport.DISTRIBUTED])
@@ -121,10 +124,8 @@ def _job(arguments: argparse.Namespace) -> Job:
     from executor.pair_source import resolve_pair
     from executor.session import Arrangement
     from ssdsim.measurement import ModelSource
-    from ssdsim.scenario_files import load_scenario
+    from ssdsim.scenario import Mode
 
-    scenario = load_scenario(arguments.scenario, overrides=arguments.set)
-    workload = scenario.workload
     source = ModelSource(
         pair=None if arguments.target else arguments.pair or "tiny",
         target=arguments.target,
@@ -135,15 +136,15 @@ def _job(arguments: argparse.Namespace) -> Job:
     )
     pair = resolve_pair(source)
     tokenizer = None if arguments.prompt_ids else pair.tokenizer()
-    requests = _requests(arguments, tokenizer, workload.temperature, scenario.run.seed)
+    requests = _requests(arguments, tokenizer)
     needed = max(len(request.prompt) + request.max_tokens for request in requests)
     config = EngineConfig(
-        mode=scenario.mode,
-        batch_size=workload.batch_size,
+        mode=Mode(arguments.mode),
+        batch_size=arguments.batch_size,
         max_context_tokens=needed if arguments.context is None else arguments.context,
         vocab_size=vocab_size_of(pair.models.target),
-        drafting=scenario.drafting,
-        sampled=workload.temperature > 0,
+        drafting=_drafting(arguments.set),
+        sampled=arguments.temperature > 0,
     )
     arrangement = Arrangement(
         transport=None if arguments.transport is None else Transport(arguments.transport),
@@ -161,7 +162,25 @@ def _job(arguments: argparse.Namespace) -> Job:
     )
 
 
-def _requests(arguments: argparse.Namespace, tokenizer: Any, temperature: float, seed: int) -> list[Request]:
+def _drafting(settings: Sequence[str]) -> Drafting:
+    """`drafting` with the fields that are set; a field within another one is written with a dot."""
+    from ssdsim.scenario import Drafting
+    from ssdsim.scenario_files import parse_override
+    from ssdsim.schema import validate
+
+    fields: dict[str, Any] = {}
+    for path, value in map(parse_override, settings):
+        *outer, name = path.removeprefix("drafting.").split(".")
+        inside = fields
+        for part in outer:
+            inside = inside.setdefault(part, {})
+            if not isinstance(inside, dict):
+                raise InputError(f"--set {path}: {part} has a value of its own already")
+        inside[name] = value
+    return validate(Drafting, fields, prefix="drafting")
+
+
+def _requests(arguments: argparse.Namespace, tokenizer: Any) -> list[Request]:
     from executor.config import Request
 
     prompts = [_token_ids(text) for text in arguments.prompt_ids] or _tokenised(arguments, tokenizer)
@@ -169,8 +188,8 @@ def _requests(arguments: argparse.Namespace, tokenizer: Any, temperature: float,
         Request(
             prompt=prompt,
             max_tokens=arguments.max_tokens,
-            temperature=temperature,
-            seed=seed + index,
+            temperature=arguments.temperature,
+            seed=arguments.seed + index,
             ignore_eos=arguments.ignore_eos,
         )
         for index, prompt in enumerate(prompts)

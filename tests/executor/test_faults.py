@@ -166,7 +166,7 @@ def test_a_successor_that_cannot_start_leaves_the_engine_alone(
 def executor(pair: ModelPair, mode: str, *more: str) -> list[str]:
     """Arguments of a run of the command line."""
     models = ["--target", pair.target, "--draft", str(pair.draft)]
-    return [*models, "--set", f"mode={mode}", "--set", "num_speculative_tokens=1", *more]
+    return [*models, "--mode", mode, "--set", "num_speculative_tokens=1", *more]
 
 
 LONG = ("--max-tokens", "400", "--transport", "pipe")
@@ -224,14 +224,26 @@ def test_a_draft_that_cannot_be_used_is_one_message_and_exit_code_2(
         (["--prompt-ids", "5,96"], EXIT_BAD_INPUT, "token ids below 96"),
         (["--prompt-ids", "five"], EXIT_BAD_INPUT, "--prompt-ids five"),
         (["--prompts", "/no/such/file"], EXIT_BAD_INPUT, "/no/such/file"),
-        ([*SHORT, "--set", "workload.batch_size=0"], EXIT_BAD_INPUT, "batch_size"),
+        ([*SHORT, "--batch-size", "0"], EXIT_BAD_INPUT, "batch_size"),
+        ([*SHORT, "--set", "num_speculative_tokens=-1"], EXIT_BAD_INPUT, "drafting.num_speculative_tokens"),
+        ([*SHORT, "--set", "fan_out=3", "--set", "fan_out.budget=3"], EXIT_BAD_INPUT, "fan_out"),
         (
-            [*SHORT, "--context", "500", "--set", "workload.batch_size=1000000"],
+            [*SHORT, "--context", "500", "--batch-size", "1000000"],
             EXIT_BROKEN,
             "batch_size: the cache of 1000000",
         ),
     ],
-    ids=["context too small", "context too long", "token", "no token", "no file", "no batch", "batch too large"],
+    ids=[
+        "context too small",
+        "context too long",
+        "token",
+        "no token",
+        "no file",
+        "no batch",
+        "lookahead",
+        "two values",
+        "batch too large",
+    ],
 )
 def test_a_request_that_cannot_be_met_is_one_message_and_an_exit_code(
     pair: ModelPair, capfd: pytest.CaptureFixture[str], more: list[str], code: int, words: str

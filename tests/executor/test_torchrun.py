@@ -40,7 +40,7 @@ def torchrun(pair: ModelPair, *more: str) -> subprocess.CompletedProcess[str]:
     command += ["-m", "executor", "--target", pair.target, "--draft", str(pair.draft)]
     command += [argument for prompt in PROMPTS for argument in ("--prompt-ids", ",".join(map(str, prompt)))]
     command += ["--max-tokens", str(NUM_TOKENS), "--ignore-eos", *more]
-    command += ["--set", f"num_speculative_tokens={LOOKAHEAD}", "--set", "workload.batch_size=2"]
+    command += ["--set", f"num_speculative_tokens={LOOKAHEAD}", "--batch-size", "2"]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
@@ -68,7 +68,7 @@ def tokens_of(outputs: Sequence[dict[str, object]]) -> list[object]:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_three_ranks_write_what_one_process_writes(pair: ModelPair, temperature: float) -> None:
     """At a temperature the draws belong to positions, so the same tokens come out; the logits travel as well."""
-    done = torchrun(pair, "--set", "mode=ssd", "--set", f"workload.temperature={temperature}")
+    done = torchrun(pair, "--mode", "ssd", "--temperature", str(temperature))
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     expected = in_one_process(pair, Mode.SSD, temperature).outputs
@@ -80,7 +80,7 @@ def test_three_ranks_write_what_one_process_writes(pair: ModelPair, temperature:
 
 
 def test_the_draft_s_rank_may_have_nothing_to_do(pair: ModelPair) -> None:
-    done = torchrun(pair, "--set", "mode=ar")
+    done = torchrun(pair, "--mode", "ar")
     assert done.returncode == 0, done.stderr
     expected = in_one_process(pair, Mode.AR).outputs
     assert tokens_of(json.loads(done.stdout)["outputs"]) == [list(output.tokens) for output in expected]
@@ -101,7 +101,7 @@ def test_where_one_rank_cannot_go_on_all_end_and_one_says_why(
     config = Path(str(pair.draft), "config.json").read_bytes()
     (tmp_path / "config.json").write_bytes(config)
     (tmp_path / "model.safetensors").write_bytes(b"no weights")
-    done = torchrun(pair, "--set", "mode=ssd", *(part.format(broken=tmp_path) for part in more))
+    done = torchrun(pair, "--mode", "ssd", *(part.format(broken=tmp_path) for part in more))
     assert done.returncode != 0
     assert not done.stdout
     messages = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
