@@ -72,7 +72,7 @@ def _published() -> list[Pairing]:
 
 def _measured(results: Results) -> list[Pairing]:
     return [
-        Pairing(p.method, Origin.MEASURED, p.quantity, p.setting, False, p.predicted, p.measured)
+        Pairing(p.method, p.origin, p.quantity, p.setting, False, p.predicted, p.measured)
         for p in results.predictions
         if p.quantity in METRICS
     ]
@@ -157,4 +157,9 @@ def _caption(pairings: list[Pairing]) -> str:
         if errors
     )
     settings = len({p.setting for p in rates})
-    return f"{settings} held-out settings of our own runs, which calibration has not seen. Output rate: {words}."
+    truth = (
+        "of a simulator that stands in for the executor (crosses: nothing here was measured)"
+        if pairings[0].origin is Origin.SIM
+        else "of our own runs (filled markers)"
+    )
+    return f"{settings} held-out settings {truth}, which calibration has not seen. Output rate: {words}."

@@ -48,7 +48,7 @@ class Run:
     @property
     def origin(self) -> Origin:
         """Simulated or measured, as its producer says."""
-        return Origin.SIM if str(self.about.get("producer", "")).startswith("ssdsim.sim") else Origin.MEASURED
+        return _origin_of(self.about)
 
     @property
     def mode(self) -> Mode:
@@ -81,6 +81,8 @@ class Prediction(NamedTuple):
     setting: str
     predicted: float
     measured: float
+    origin: Origin
+    """Simulated where a simulator stood in for the executor."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,10 @@ class Results:
         return sorted(chosen, key=lambda run: (run.origin is Origin.SIM, run.workload.batch_size, run.name))
 
 
+def _origin_of(about: Mapping[str, Any]) -> Origin:
+    return Origin.SIM if str(about.get("producer", "")).startswith("ssdsim.sim") else Origin.MEASURED
+
+
 def _runs(folder: Path) -> Iterator[Run]:
     for path in sorted(folder.rglob("about.json")):
         about = _json(path)
@@ -135,13 +141,13 @@ def _predictions(folder: Path) -> Iterator[Prediction]:
 
 def _predictions_in(report: Mapping[str, Any], path: Path) -> Iterator[Prediction]:
     try:
+        origin = _origin_of(report["about"])
         for point in report["points"]:
             measured = point["measured"]
             for method, predicted in point["predicted"].items():
                 for quantity in predicted.keys() & measured.keys():
-                    yield Prediction(
-                        quantity, method, point["name"], float(predicted[quantity]), float(measured[quantity])
-                    )
+                    values = float(predicted[quantity]), float(measured[quantity])
+                    yield Prediction(quantity, method, point["name"], *values, origin)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: is not a report of `ssdsim validate` ({error}); write it anew") from None
 

@@ -60,7 +60,8 @@ def plot(axes: Axes, points: Sequence[Point], colour: Any, *, marker: str = "o",
     x = np.array([point.x for point in points], dtype=float)
     y = np.array([point.y for point in points])
     if origin in LINES:
-        axes.plot(x, y, color=colour, linestyle=LINES[origin], label=label)
+        dash = {"marker": "_", "markersize": 18.0} if len(points) == 1 else {}
+        axes.plot(x, y, color=colour, linestyle=LINES[origin], label=label, **dash)
         if points[0].low is not None:
             low, high = (np.array([getattr(p, bound) for p in points], dtype=float) for bound in ("low", "high"))
             axes.fill_between(x, low, high, color=colour, alpha=BAND, linewidth=0)
@@ -108,9 +109,13 @@ def batch_axis(axes: Axes, values: Iterable[float], label: str = "batch size (se
 
 
 def look(origin: Origin, colour: Any, marker: str = "o") -> dict[str, Any]:
-    """The marker of a published or measured value; a model has none and is refused."""
-    if origin in LINES:
-        raise ValueError(f"{origin}: models are drawn as lines or bars, so that nobody takes them for a measurement")
+    """The marker of a single value: open if published, filled if measured, a cross where a simulator stands in."""
+    if origin is Origin.SIM:
+        marker = "x"
+    elif origin in LINES:
+        raise ValueError(
+            f"{origin}: formulas are drawn as lines or bars, so that nobody takes them for a measurement"
+        )
     face = colour if origin is Origin.MEASURED else "white"
     return {
         "linestyle": "none",

@@ -41,7 +41,7 @@ def draw(results: Results) -> Drawing:
     measured, profile = _measured(results), ours.profile_of(results)
     title = _EMBEDDED
     if measured and profile is not None:
-        title = f"{ours.title(results)}, {ours.setting_of(measured[0].run)}"
+        title = f"{ours.title(results)}, the fastest measured drafting at each batch size"
         scenarios = [ours.scenario_of(rate.run, profile) for rate in measured]
     else:
         measured = []
@@ -76,13 +76,10 @@ def _embedded(batch_size: int, seed: int) -> Scenario:
 
 
 def _measured(results: Results) -> list[ours.Rate]:
-    """SSD of the setting that was run at the most batch sizes."""
-    groups: dict[str, list[ours.Rate]] = {}
-    for rate in ours.rates(results):
-        if rate.mode is Mode.SSD and rate.origin is Origin.MEASURED:
-            groups.setdefault(rate.setting, []).append(rate)
-    longest = max(groups.values(), key=lambda rates: len(rates), default=[])
-    return sorted(longest, key=lambda rate: rate.batch_size)
+    """The fastest measured SSD combination of every batch size."""
+    best = ours.fastest(rate for rate in ours.rates(results) if rate.mode is Mode.SSD)
+    measured = [rate for rate in best.values() if rate.origin is Origin.MEASURED]
+    return sorted(measured, key=lambda rate: rate.batch_size)
 
 
 def _answers(scenarios: list[Scenario]) -> Iterator[Point]:
