@@ -25,6 +25,7 @@ _FIELD_NAMES = {
     "fan_out.per_position": "fan-out per position",
     "acceptance.per_position": "acceptance",
     "batch_size": "batch size",
+    "num_draft_devices": "draft devices",
     "fallback.kind": "fallback",
     "fan_out.policy": "fan-out policy",
 }
