@@ -1,6 +1,7 @@
 """Token-length distributions of a workload: each knows its exact law, so theory and samples agree by construction.
 
-Used by `scenario` (prompt and output lengths), the exact model (the probability mass function) and the simulator (samples).
+Used by `scenario` (prompt and output lengths), the exact model (the probability mass function) and the simulator
+(samples).
 """
 
 from __future__ import annotations
