@@ -81,5 +81,13 @@ def _mark_rounds(axes: Axes, records: Records, first: int, count: int) -> None:
         axes.text(start_ms, 2.95, text, fontsize="x-small", va="top")
     end_ms = float((rounds["start_s"] + rounds["round_s"])[-1]) * _MS
     axes.set_xlim(float(starts_ms[0]), end_ms)
-    title = str(records.about.get("scenario", {}).get("name", ""))
-    axes.set_title(title if title != "scenario" else "", fontsize="medium")
+    axes.set_title(_title(records), fontsize="medium")
+
+
+def _title(records: Records) -> str:
+    """What was run, as far as the records tell."""
+    scenario = records.about.get("scenario")
+    if scenario is None:
+        return ""
+    size = scenario["workload"]["batch_size"]
+    return f"{scenario['pair']['name']}, {scenario['mode'].upper()}, batch size {size}"

@@ -49,7 +49,11 @@ class SimResult:
 
 
 def simulate(scenario: Scenario, *, sink: Sink | None = None, progress: Progress | None = None) -> SimResult:
-    """Simulate `scenario` and return its records; the same seed gives the same run, whatever `sink` keeps."""
+    """Simulate `scenario` and return its records; the same seed gives the same run, whatever `sink` keeps.
+
+    All rows are kept where no `sink` is given. Raises InputError where a rank trace cannot be replayed with the
+    scenario's fallback.
+    """
     sink = sink or AllRows()
     streams = Streams(scenario.run.seed)
     point = resolve(scenario)

@@ -115,3 +115,27 @@ def test_without_lookahead_nothing_is_drafted_or_built() -> None:
     rounds = simulate(run_of(num_speculative_tokens=0)).records.rounds.columns()
     assert set(rounds["fallback_s"]) == set(rounds["glue_s"] + rounds["tree_s"] + rounds["store_s"]) == {0.0}
     assert set(rounds["round_s"]) == {LOOKUP + WINDOW + HOST}
+
+
+def test_admitting_a_request_reads_its_prompt_first() -> None:
+    """256 tokens at 1/4096 each before everything else, in the first round and wherever a slot is refilled."""
+    costs = {**phases(), "prefill": {"kind": "linear", "per_query_token_s": 2**-12}}
+    load = {"workload__output_tokens": 10, "workload__num_requests": 8, "batch_size": 2}
+    plain, read = (simulate(run_of(c, fallback__kind="jit", **load)).records for c in (phases(), costs))
+    rounds = read.rounds.columns()
+    admitted = np.bincount(
+        read.outcomes.columns()["round"][read.outcomes.columns()["source"] == 1], minlength=len(read.rounds)
+    )
+    assert rounds["prefill_s"].tolist() == (admitted / 16).tolist()
+    np.testing.assert_array_equal(rounds["round_s"] - rounds["prefill_s"], plain.rounds.columns()["round_s"])
+    ttft_s = read.requests.columns()["first_token_s"] - read.requests.columns()["admitted_s"]
+    assert ttft_s.min() == 1 / 16 + LOOKUP + 5 * JIT + WINDOW - 0.00390625
+
+
+def test_verification_beside_a_build_may_be_slower() -> None:
+    """SSD verifies for 1.25 where it builds, SD never does."""
+    costs = {**phases(), "verify_contention": 1.25}
+    assert column(simulate(certain(costs, hits=True)).records, "verify_s") == [1.25] * 3
+    assert column(simulate(certain(costs, hits=True, mode="sd")).records, "verify_s") == [1.0] * 3
+    nothing_cached = {"fan_out__values": [0, 0], "fallback__kind": "jit"}
+    assert column(simulate(certain(costs, hits=True, **nothing_cached)).records, "verify_s") == [1.0] * 3
