@@ -37,6 +37,9 @@ def write_run(folder: Path, mode: Mode, batch_size: int, *, measured: bool, repl
     records = simulate(scenario_from(data)).records
     if measured:
         records.about |= {"producer": PRODUCER, "prompt_kinds": list(KINDS)}
+        kinds = records.requests.columns()["prompt_kind"]
+        kinds[:] = range(len(kinds))
+        kinds %= len(KINDS)
     records.write(folder / "runs" / f"{mode}-b{batch_size}")
     return records
 
