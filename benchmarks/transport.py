@@ -5,7 +5,7 @@
 The baseline is what one would write first: objects pickled through `multiprocessing.Pipe`. All transports
 are measured in one run, in turn, block by block, so that other load on the machine hits them alike. Rows:
 `small`, a greedy round of batch 1; `probs`, with 49,152 float32 draft probabilities in the reply, as at
-temperature above 0 with one speculative token; `small after 5 ms`, where the waiting side has gone to sleep.
+temperature above 0 with one speculative token; each also after a pause in which the far side has gone to sleep.
 
 With --check: exits 1 unless shared memory takes at most half of the baseline's median in each row without a
 pause, and every reply was the right one.
@@ -29,11 +29,12 @@ from numpy.typing import NDArray
 from executor.child import Serve
 from executor.launch import SPIN_S, SpeculatorProcess
 from executor.messages import Channel, ChannelClosed, Layout, OutcomeMessage, SpeculationMessage
-from executor.placement import CoreReservation
+from executor.placement import CoreReservation, Placement
 from executor.transport import Transport
 
 SMALL = Layout(num_slots=1, num_speculative_tokens=4, vocab_size=50, sampled=False, prompt_chunk=64)
 PROBS = Layout(num_slots=1, num_speculative_tokens=1, vocab_size=49_152, sampled=True, prompt_chunk=64)
+ROWS = {"small": SMALL, "probs": PROBS}
 BLOCK = 50
 PAUSE_S = 5e-3
 
@@ -80,9 +81,7 @@ def gloo_channels(store: str, rank: int, layouts: list[Layout]) -> list[Channel]
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     cpu, group = torch.device("cpu"), dist.group.WORLD
     assert group is not None
-    return [
-        CollectiveChannel(layout, 1 - rank, group, sends_outcomes=rank == 0, device=cpu) for layout in layouts
-    ]
+    return [CollectiveChannel(layout, 1 - rank, group, sends_outcomes=rank == 0, device=cpu) for layout in layouts]
 
 
 def over(channel: Channel, layout: Layout) -> RoundTrip:
@@ -132,56 +131,83 @@ def report(row: str, times: dict[str, NDArray[np.float64]]) -> float:
     return float(np.median(times["shm"])) / baseline
 
 
+class FarSides:
+    """Everything that answers, one process per transport and layout, and how to ask it."""
+
+    def __init__(self, placement: Placement, spin_s: float) -> None:
+        self._spawn = multiprocessing.get_context("spawn")
+        self._placement, self._spin_s = placement, spin_s
+        self._children: list[SpeculatorProcess] = []
+        self._objects: list[Connection] = []
+        self._gloo: list[Channel] = []
+        self.trips: dict[str, dict[str, RoundTrip]] = {row: {} for row in ROWS}
+        for row, layout in ROWS.items():
+            self.trips[row]["objects"] = self._start_objects(layout)
+            for transport in (Transport.PIPE, Transport.SHM):
+                self.trips[row][str(transport)] = self._start_child(transport, layout)
+        self._start_gloo()
+
+    def close(self) -> None:
+        """End them all."""
+        for channel in self._gloo:
+            channel.close()
+        for child in self._children:
+            child.close()
+        for near in self._objects:
+            near.send(None)
+
+    def _start_objects(self, layout: Layout) -> RoundTrip:
+        near, far = self._spawn.Pipe()
+        self._spawn.Process(target=serve_objects, args=(far, layout), daemon=True).start()
+        self._objects.append(near)
+        return over_objects(near)
+
+    def _start_child(self, transport: Transport, layout: Layout) -> RoundTrip:
+        child = SpeculatorProcess(
+            entry="transport:prepare",
+            payload=layout,
+            layout=layout,
+            transport=transport,
+            placement=self._placement,
+            spin_s=self._spin_s,
+        )
+        self._children.append(child)
+        child.wait_until_ready()
+        return over(child.channel, layout)
+
+    def _start_gloo(self) -> None:
+        layouts = list(ROWS.values())
+        with tempfile.TemporaryDirectory() as folder:
+            store = str(Path(folder) / "store")
+            self._spawn.Process(target=serve_gloo, args=(store, layouts), daemon=True).start()
+            self._gloo = gloo_channels(store, 0, layouts)
+        for (row, layout), channel in zip(ROWS.items(), self._gloo, strict=True):
+            self.trips[row]["gloo"] = over(channel, layout)
+
+
 def main() -> int:
     """Start every far side, measure, print, end them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2000)
-    parser.add_argument("--spin-us", type=float, default=SPIN_S * 1e6, help="how long a waiting side polls")
+    parser.add_argument("--spin-us", type=float, default=SPIN_S * 1e6, help="how long a side with a core polls")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    layouts = {"small": SMALL, "probs": PROBS}
     cores = CoreReservation([1, 1])
-    spawn = multiprocessing.get_context("spawn")
-    children: list[SpeculatorProcess] = []
-    objects: dict[str, Connection] = {}
-    trips: dict[str, dict[str, RoundTrip]] = {name: {} for name in layouts}
-    for row, layout in layouts.items():
-        near, far = spawn.Pipe()
-        spawn.Process(target=serve_objects, args=(far, layout), daemon=True).start()
-        objects[row] = near
-        trips[row]["objects"] = over_objects(near)
-        for transport in (Transport.PIPE, Transport.SHM):
-            child = SpeculatorProcess(
-                entry="transport:prepare",
-                payload=layout,
-                layout=layout,
-                transport=transport,
-                placement=cores.placements[1],
-                spin_s=arguments.spin_us * 1e-6,
-            )
-            children.append(child)
-            child.wait_until_ready()
-            trips[row][str(transport)] = over(child.channel, layout)
-    with tempfile.TemporaryDirectory() as folder:
-        store, wanted = str(Path(folder) / "store"), list(layouts.values())
-        spawn.Process(target=serve_gloo, args=(store, wanted), daemon=True).start()
-        channels = gloo_channels(store, 0, wanted)
+    near, far = cores.placements
+    sides = FarSides(far, arguments.spin_us * 1e-6 if far.cores else 0.0)
     cores.bind_caller(0)
-    print(f"pinned: {[p.describe() for p in cores.placements]}, load {os.getloadavg()[0]:.1f}")
+    print(f"near side: {near.describe()}; far sides: {far.describe()}; load {os.getloadavg()[0]:.1f}")
     print(f"{'row':18} {'transport':10} {'median us':>9} {'p99 us':>9} {'ratio':>8}")
-    ratios = []
-    for (row, layout), channel in zip(layouts.items(), channels, strict=True):
-        trips[row]["gloo"] = over(channel, layout)
-        ratios.append(report(row, measure(trips[row], arguments.rounds, 0.0)))
-        if row == "small":
-            report("small after 5 ms", measure(trips[row], max(BLOCK, arguments.rounds // 10), PAUSE_S))
-        channel.close()
-    for child in children:
-        child.close()
-    for near in objects.values():
-        near.send(None)
-    if arguments.check and max(ratios) > 0.5:
-        print(f"shared memory takes {max(ratios):.2f} of the baseline's time; at most 0.5 is wanted")
+    ratios = {}
+    for row, trips in sides.trips.items():
+        ratios[row] = report(row, measure(trips, arguments.rounds, 0.0))
+        few = max(BLOCK, arguments.rounds // 10)
+        report(f"{row} after 5 ms", measure(trips, few, PAUSE_S))
+    sides.close()
+    if not far.cores:
+        print("nothing is checked: there are not two free cores")
+    elif arguments.check and max(ratios.values()) > 0.5:
+        print(f"shared memory takes {max(ratios.values()):.2f} of the baseline's time; at most 0.5 is wanted")
         return 1
     return 0
 

@@ -39,7 +39,7 @@ from executor.transport import Transport, best_transport, link
 from ssdsim.errors import InputError, RunError
 
 SPIN_S = 200e-6
-"""How long a waiting side looks at the shared memory before it sleeps."""
+"""How long a waiting side with a core of its own looks at the shared memory before it sleeps."""
 END_GRACE_S = 2.0
 """What a process gets to end by itself once its channel is closed."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -66,7 +66,7 @@ class SpeculatorProcess:
     layout: Layout
     transport: Transport = field(default_factory=best_transport)
     placement: Placement = field(default_factory=Placement)
-    spin_s: float = SPIN_S
+    spin_s: float = 0.0
     num_started: int = field(default=0, init=False)
     """Processes started so far: 1 plus the number of restarts."""
 

@@ -38,7 +38,8 @@ class Arrangement:
     pin: bool = True
     """Whether each role gets cores of its own, as far as there are any."""
     spin_s: float = SPIN_S
-    """How long a waiting side polls before it sleeps; on cores of one's own more than a round saves a wake-up."""
+    """How long a side on cores of its own looks for a message before it sleeps; more than a round saves the wake-up.
+    Where the roles may share a core a side sleeps at once: looking would keep the other from running."""
     replace_lost: bool = False
     """Whether a speculator that was lost gets a successor; if not, the engine goes on alone."""
 
@@ -80,7 +81,7 @@ def open_engine(config: EngineConfig, pair: ModelPair, arrangement: Arrangement 
                 layout=config.layout,
                 transport=transport,
                 placement=speculator,
-                spin_s=arrangement.spin_s,
+                spin_s=arrangement.spin_s if speculator.cores else 0.0,
             )
             stack.callback(process.close)
         stack.callback(torch.set_num_threads, torch.get_num_threads())
