@@ -3,8 +3,8 @@
 Who uses it: the pair `smollm2`. In a small draft of a large-vocabulary target, embedding and head would be most of
 the weights and of the time. Here both are rows of the target's own (tied, frozen) embedding: the head keeps the few
 thousand rows that cover nearly all of what the target writes. So the stored file holds the layers, the final norm and
-the list of kept tokens (`head_token_ids`, int32, ascending), the form that `executor.models` reads, and nothing of
-the embedding.
+the list of kept tokens (`head_token_ids`, int32, ascending), and nothing of the embedding: with
+`tie_word_embeddings` in its configuration, the form that `executor.models` reads.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from executor.pairs.distillation import agreement, distillation_loss
-from executor.pairs.prompts import read_prompts
+from executor.pairs.prompts import read_prompts, select_prompts
 from executor.pairs.recipes import parse_recipe
 from executor.pairs.reduced_head import build_reduced, load_reduced, save_reduced
 from executor.pairs.self_chat import SelfChat
@@ -46,6 +46,7 @@ class Recipe:
     rows_per_step: int = 4
     lr: float = 1.5e-3
     overlap_weight: float = 1.0
+    measured_prompts: int = 32
     answer_tokens: int = 128
 
 
@@ -101,7 +102,6 @@ def new_draft(recipe: Recipe, token_ids: Tensor) -> Any:
     torch.manual_seed(recipe.seed)
     config = AutoConfig.from_pretrained(smollm2_paths().target)
     config.num_hidden_layers = recipe.layers
-    config.tie_word_embeddings = False
     return build_reduced(config, target_embedding().float(), token_ids)
 
 
@@ -120,9 +120,10 @@ def head_loss(log: TeacherLog, recipe: Recipe) -> Callable[[nn.Module, int], Ten
 def measure(recipe: Recipe, target: Model, draft: Model, tokenizer: Any) -> dict[str, Any]:
     """Agreement on the target's own answers to the project's prompts, as chats and as plain text, at T=0 and T=1."""
     facts: dict[str, Any] = {}
+    prompts = select_prompts(read_prompts(), recipe.measured_prompts)
     for style in ("chat", "plain"):
         for name, choice in (("t0", GREEDY), ("t1", SAMPLED)):
-            rows = [prompt_ids(tokenizer, prompt.prompt, style) for prompt in read_prompts()]
+            rows = [prompt_ids(tokenizer, prompt.prompt, style) for prompt in prompts]
             length = max(map(len, rows)) + recipe.answer_tokens
             generator = torch.Generator().manual_seed(recipe.seed)
             scripts = [continuation(row, choice) for row in rows]

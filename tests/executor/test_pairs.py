@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `executor`")
 transformers = pytest.importorskip("transformers", reason="needs the extra `executor`")
 
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from executor.decoder import Decoder  # noqa: E402
+from executor.models import load_model  # noqa: E402
 from executor.pairs import BUILT_IN, PAIRS_DIR, pair_paths  # noqa: E402
 from executor.pairs.corpus import Document, standard_library  # noqa: E402
 from executor.pairs.distillation import agreement, distillation_loss  # noqa: E402
 from executor.pairs.measure_tiny import held_out_rows  # noqa: E402
 from executor.pairs.prompts import KINDS, read_prompts, select_prompts  # noqa: E402
-from executor.pairs.teacher import GREEDY, SAMPLED, continuation, read_text, write_text  # noqa: E402
+from executor.pairs.reduced_head import build_reduced, load_reduced, save_reduced  # noqa: E402
+from executor.pairs.self_chat import SelfChat  # noqa: E402
+from executor.pairs.teacher import GREEDY, SAMPLED, TeacherLog, continuation, read_text, write_text  # noqa: E402
 from executor.pairs.tokenizer import encode_all, load_tokenizer  # noqa: E402
+from executor.pairs.train_smollm2 import head_tokens, onto_head  # noqa: E402
 from executor.pairs.train_tiny import Recipe, build_model, encode_corpus, train_pair, train_target  # noqa: E402
 from executor.pairs.training import scheduled  # noqa: E402
 from ssdsim.errors import InputError  # noqa: E402
@@ -111,18 +120,14 @@ class TestTiny:
         assert seen.greedy == pytest.approx(facts["held_out_text"]["greedy"], abs=0.05)
         assert seen.sampled == pytest.approx(facts["held_out_text"]["sampled"], abs=0.05)
 
-    def test_a_draft_step_costs_between_a_twentieth_and_a_fifth_of_a_target_step_in_weights_read(
+    def test_the_draft_is_a_fraction_of_the_target_in_weights_and_in_depth(
         self, tiny: tuple[Model, Model, Any]
     ) -> None:
-        """Times belong to a machine; what does not is that the draft is the smaller by far, in size and in depth."""
-        target, draft = (sum(p.numel() for p in model.parameters()) for model in tiny[:2])
-        assert 10e6 < target < 20e6
-        assert 0.05 < draft / target < 0.2
-        assert 0.05 < draft_layers(tiny) <= 0.2
-
-
-def draft_layers(tiny: tuple[Model, Model, Any]) -> float:
-    return float(tiny[1].config.num_hidden_layers / tiny[0].config.num_hidden_layers)
+        """Times belong to a machine; a step's time follows the weights that it reads and the layers that it runs."""
+        target, draft = tiny[:2]
+        assert 10e6 < target.num_parameters() < 20e6
+        assert draft.num_parameters() < target.num_parameters() / 10
+        assert draft.config.num_hidden_layers <= target.config.num_hidden_layers / 5
 
 
 class TestPairPaths:
@@ -199,23 +204,96 @@ class TestTeacher:
 
 
 class TestReducedHead:
-    def test_only_its_own_weights_are_stored_and_unlisted_tokens_are_impossible(self, tmp_path: Path) -> None:
-        from executor.pairs.reduced_head import build_reduced, load_reduced, save_reduced
+    @pytest.fixture
+    def embedding(self) -> Any:
+        """[50, 8], exact in bf16, as a target's stored embedding is."""
+        return torch.randn(50, 8, generator=torch.Generator().manual_seed(0)).bfloat16().float()
 
+    @pytest.fixture
+    def stored(self, tmp_path: Path, embedding: Any) -> Path:
+        """A draft with a head over the tokens 3, 7 and 20 of 50, stored beside the embedding of its target."""
         config = transformers.LlamaConfig(
-            vocab_size=50, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+            vocab_size=50,
+            hidden_size=8,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            tie_word_embeddings=True,
         )
-        embedding, kept = torch.randn(50, 8).bfloat16().float(), torch.tensor([3, 7, 20])
-        draft = build_reduced(config, embedding, kept).eval()
-        save_reduced(draft, tmp_path)
-        loaded = load_reduced(tmp_path, embedding, torch.float32)
-        logits = loaded(torch.arange(50)[None], use_cache=False).logits
-        assert logits.shape == (1, 50, 50)
-        assert loaded.config.vocab_size == 50
-        probs = torch.softmax(logits, -1)
-        assert torch.allclose(probs[..., kept].sum(-1), torch.ones(1, 50))
-        own = sum(p.numel() for p in draft.model.layers.parameters()) * 2  # bf16
-        assert (tmp_path / "model.safetensors").stat().st_size < own + 2000
+        (tmp_path / "target").mkdir()
+        config.save_pretrained(tmp_path / "target")
+        save_file({"model.embed_tokens.weight": embedding}, tmp_path / "target" / "model.safetensors")
+        save_reduced(build_reduced(config, embedding, torch.tensor([3, 7, 20])), tmp_path / "draft")
+        return tmp_path
+
+    def test_tokens_without_a_row_in_the_head_are_impossible(self, stored: Path, embedding: Any) -> None:
+        draft = load_reduced(stored / "draft", embedding, torch.float32)
+        with torch.inference_mode():
+            probs = torch.softmax(draft(torch.arange(50)[None], use_cache=False).logits, -1)
+        assert probs.shape == (1, 50, 50)
+        assert torch.allclose(probs[..., [3, 7, 20]].sum(-1), torch.ones(1, 50))
+
+    def test_the_file_holds_nothing_of_the_target(self, stored: Path) -> None:
+        names = set(load_file(stored / "draft" / "model.safetensors"))
+        assert "head_token_ids" in names
+        assert not {name for name in names if "embed_tokens" in name or "lm_head" in name}
+
+    def test_the_executor_reads_the_same_draft(self, stored: Path, embedding: Any) -> None:
+        ours = load_model(str(stored / "draft"), embedding_source=str(stored / "target"))
+        theirs = load_reduced(stored / "draft", embedding, torch.float32)
+        assert ours.head_token_ids is not None
+        tokens = np.array([[4, 9, 20, 31]])
+        with torch.inference_mode():
+            logits = Decoder(ours.model, 1, 8).extend(np.array([0]), tokens, np.array([4]))
+            expected = theirs(torch.from_numpy(tokens), use_cache=False).logits[..., ours.head_token_ids]
+        assert torch.allclose(logits, expected, atol=1e-4)
+
+
+class TestDistillationOfSmollm2:
+    LOG = TeacherLog(
+        tokens=torch.tensor([[1, 2]], dtype=torch.int32),
+        top_ids=torch.tensor([[[5, 9], [7, 5]]], dtype=torch.int32),
+        top_probs=torch.tensor([[[0.6, 0.2], [0.5, 0.25]]], dtype=torch.float16),
+    )
+
+    def test_the_head_keeps_the_tokens_with_the_most_mass_and_never_changes(self, tmp_path: Path) -> None:
+        file = tmp_path / "head.pt"
+        assert head_tokens(self.LOG, 2, 12, file).tolist() == [5, 7]  # .6 + .25 and .5, against .2
+        other = TeacherLog(self.LOG.tokens, self.LOG.top_ids + 1, self.LOG.top_probs)
+        assert head_tokens(other, 2, 12, file).tolist() == [5, 7]
+
+    def test_the_log_is_put_in_terms_of_the_head(self) -> None:
+        seen = onto_head(self.LOG, torch.tensor([5, 7]), 12)
+        assert seen.top_ids[0, 1].tolist() == [1, 0]
+        assert seen.top_probs[0, 0].tolist() == pytest.approx([1, 0])  # 9 has no row: all mass to 5
+        assert seen.top_probs[0, 1].tolist() == pytest.approx([2 / 3, 1 / 3], abs=1e-3)
+
+
+class FakeTokenizer:
+    """One id per character, but for the end mark (id 0)."""
+
+    eos_token_id = 0
+
+    def apply_chat_template(self, turns: list[dict[str, str]], tokenize: bool) -> str:
+        return f"<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n{turns[0]['content']}<|im_end|>\n"
+
+    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": [ord(character) for character in text]}
+
+
+def test_a_self_chat_ends_every_question_and_opens_the_next_after_every_answer() -> None:
+    rng, writer = random.Random(0), random.Random(1)
+    for _ in range(20):
+        script = SelfChat(FakeTokenizer()).script(rng)
+        wanted, text = next(script), ""
+        for _ in range(600):
+            token = wanted if wanted >= 0 else writer.choice([0, *map(ord, "abcdefghij")])
+            text += chr(token)
+            wanted = script.send(token)
+        if "<|im_start|>" in text:
+            ends = text.split("\0")
+            assert all(turn.startswith("\n<|im_start|>assistant\n") for turn in ends[1:-1:2])
+            assert all(turn.startswith("\n<|im_start|>user\n") for turn in ends[2:-1:2])
 
 
 class TestPrompts:
