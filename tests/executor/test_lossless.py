@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from small_pairs import (
     Pair,
     count_near_ties,
@@ -21,6 +22,9 @@ from small_pairs import (
 from executor.config import Request
 from executor.engine import Engine
 from executor.launch import SpeculatorProcess
+from executor.models import load_model, load_tokenizer
+from executor.pairs import pair_paths
+from executor.pairs.prompts import read_prompts
 from executor.speculator import SpeculatorTask
 from executor.transport import Transport
 from ssdsim.scenario import Drafting, FallbackChoice, FanOut
@@ -175,3 +179,53 @@ def test_output_ends_with_the_first_stop_token_unless_told_to_ignore_it(pair: Pa
         assert stopped.finish_reason.name == "STOP"
         assert ignored.tokens == reference
         assert ignored.finish_reason.name == "LENGTH"
+
+
+class TestTheTinyPair:
+    """64 prompts, 128 tokens each, once per mode: the project's own pair against transformers' `generate`."""
+
+    NUM_PROMPTS, NUM_PROMPT_TOKENS, NUM_TOKENS = 64, 16, 128
+
+    @pytest.fixture(scope="class")
+    def tiny(self) -> Pair:
+        from transformers import AutoModelForCausalLM
+
+        paths = pair_paths("tiny")
+        target, draft = str(paths.target), str(paths.draft)
+        reference = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
+        return Pair(target, draft, load_model(target), load_model(draft), reference)
+
+    @pytest.fixture(scope="class")
+    def requests(self) -> list[Request]:
+        """Prompts of one length, so that transformers can continue all of them in one batch without padding."""
+        tokenizer = load_tokenizer(str(pair_paths("tiny").tokenizer))
+        tokens = [tokenizer(prompt.prompt)["input_ids"] for prompt in read_prompts()]
+        long_enough = [t[: self.NUM_PROMPT_TOKENS] for t in tokens if len(t) >= self.NUM_PROMPT_TOKENS]
+        chosen = long_enough[: self.NUM_PROMPTS]
+        return [Request(prompt=t, max_tokens=self.NUM_TOKENS, ignore_eos=True) for t in chosen]
+
+    @pytest.fixture(scope="class")
+    def references(self, tiny: Pair, requests: list[Request]) -> list[tuple[int, ...]]:
+        ids = torch.tensor([list(r.prompt) for r in requests])
+        with torch.inference_mode():
+            written = tiny.reference.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=self.NUM_TOKENS,
+                min_new_tokens=self.NUM_TOKENS,
+                do_sample=False,
+                eos_token_id=None,
+                pad_token_id=0,
+            )
+        return [tuple(row[self.NUM_PROMPT_TOKENS :].tolist()) for row in written]
+
+    @pytest.mark.parametrize("mode", ["ar", "sd", "ssd"])
+    def test_64_prompts_are_continued_as_transformers_continues_them(
+        self, tiny: Pair, requests: list[Request], references: list[tuple[int, ...]], mode: str
+    ) -> None:
+        assert len(requests) == self.NUM_PROMPTS
+        generation = run(tiny, mode, requests, batch_size=16)
+        assert count_near_ties(tiny, requests, generation.outputs, references) <= 3
+        if mode != "ar":
+            accepted = sum(sum(o.accepted_lengths) for o in generation.outputs)
+            assert accepted > 0.5 * self.NUM_PROMPTS * self.NUM_TOKENS, "the draft is not worth its name"
