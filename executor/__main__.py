@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -54,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SsdsimError as error:
         return _complain(error, EXIT_BROKEN)
     except KeyboardInterrupt:
-        return _complain("interrupted", EXIT_INTERRUPTED)
+        # Under torchrun every rank is interrupted; one message says so.
+        return _complain("interrupted", EXIT_INTERRUPTED) if os.environ.get("RANK", "0") == "0" else EXIT_INTERRUPTED
 
 
 def _complain(error: object, code: int) -> int:

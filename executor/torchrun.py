@@ -106,7 +106,8 @@ def join() -> Iterator[Ranks]:
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=_PATIENCE)
+    backend, bound_to = ("nccl", device) if on_gpu else ("gloo", None)
+    dist.init_process_group(backend, timeout=_PATIENCE, device_id=bound_to)
     try:
         # Every rank takes part in making every group, whether it belongs to it or not.
         mesh = DeviceMesh(device.type, list(range(world_size - 1)))
