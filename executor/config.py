@@ -20,7 +20,8 @@ from ssdsim.theory.hit_curve import AllAccepted, HitCurve, PowerLaw
 
 @dataclass(frozen=True, kw_only=True)
 class DraftBehaviour:
-    """What `geometric` and `optimal` fan-out must know of a pair; the default is a typical small draft."""
+    """What `geometric` and `optimal` fan-out must know of a pair, and the law of synthetic acceptance; the default
+    is a typical small draft."""
 
     acceptance_prob: float | tuple[float, ...] = 0.7
     rejection_curve: HitCurve = field(default_factory=lambda: PowerLaw(exponent=0.4, prefactor=0.6))
@@ -43,6 +44,8 @@ class EngineConfig:
     """b* of the `auto` fallback."""
     sampled: bool = False
     """Whether any request may have a temperature above 0: draft probabilities travel then."""
+    synthetic: bool = False
+    """Whether outcomes are drawn from `behaviour` (dummy weights, see `executor.synthetic`)."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_context_tokens", "vocab_size"):

@@ -27,6 +27,7 @@ class Stream(IntEnum):
     ACCEPT = 2
     BONUS = 3
     RANDOM = 4
+    LOOKUP = 5
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

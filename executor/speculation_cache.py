@@ -62,6 +62,11 @@ class SpeculationCache:
         assert self._draft_probs is not None
         return self._draft_probs[self._row_of_slot[slots], entries]
 
+    def first_entry(self, slots: Ints, num_accepted: Ints) -> Ints:
+        """The best candidate's entry [n] at this accepted count, -1 where there is none."""
+        here = self._num_accepted[slots] == num_accepted[:, None]
+        return np.where(here.any(axis=1), here.argmax(axis=1), -1)
+
     def fan_out(self, slots: Ints, num_accepted: Ints) -> Ints:
         """Entries [n] prepared for each slot at this accepted count, whatever the bonus token."""
         count: Ints = (self._num_accepted[slots] == num_accepted[:, None]).sum(axis=1)

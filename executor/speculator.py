@@ -25,6 +25,7 @@ from executor.inbox import Inbox
 from executor.memory import out_of_memory_explained
 from executor.messages import Channel, OutcomeMessage, SlotState, SpeculationMessage, admissions
 from executor.models import LoadedModel, load_model
+from executor.synthetic import SyntheticOutcomes
 from executor.vocabulary import HeadVocabulary
 from ssdsim import records
 from ssdsim.policies import choose_fallback
@@ -79,6 +80,7 @@ class Speculator:
         )
         self._fallbacks = _fallbacks(config, self._contexts)
         self._builder = Builder(config, self._decoder, self._contexts, vocabulary, sampler, self._plan)
+        self._synthetic = SyntheticOutcomes(config, self._contexts) if config.synthetic else None
         self._sent = Sent(config.batch_size)
         self._reply = SpeculationMessage(config.layout)
         self._reply.slots["bonus_rank"] = -1
@@ -120,7 +122,7 @@ class Speculator:
     def build(self, inbox: Inbox | None = None) -> None:
         """What there is to do while the reply is verified: rank the bonus tokens, fill the cache."""
         if self._config.mode is Mode.SSD:
-            if self._settled is not None:
+            if self._settled is not None and self._synthetic is None:
                 self._reply.slots["bonus_rank"][self._settled[0]] = self._builder.rank(*self._settled)
             self._builder.build(self._sent, inbox)
         self._ready_s = perf_counter()
@@ -135,7 +137,7 @@ class Speculator:
         entries = np.full(len(slots), -1, np.int64)
         reply["fan_out_here"], reply["lookup"] = 0, Lookup.NOT_MADE
         if self._config.mode is Mode.SSD:
-            entries[rows] = self._builder.cache.lookup(rows, num_accepted, bonus_tokens)
+            entries[rows] = self._lookup(rows, num_accepted, bonus_tokens)
             reply["fan_out_here"][rows] = self._builder.cache.fan_out(rows, num_accepted)
             going_on = slots["state"][rows] == SlotState.CONTINUE
             found = np.where(entries[rows] >= 0, Lookup.HIT, Lookup.MISS)
@@ -145,6 +147,12 @@ class Speculator:
         self._decoder.rollback(rows, seen)
         self._settled = (rows, num_accepted, bonus_tokens)
         return entries
+
+    def _lookup(self, rows: Ints, num_accepted: Ints, bonus_tokens: Ints) -> Ints:
+        cache = self._builder.cache
+        if self._synthetic is None:
+            return cache.lookup(rows, num_accepted, bonus_tokens)
+        return self._synthetic.lookup(cache, rows, num_accepted, self._sent.num_proposed[rows])
 
     def _admit(self, outcome: OutcomeMessage, prompt: NDArray[np.int32]) -> Ints:
         """Give slots to new requests; which."""

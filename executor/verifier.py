@@ -21,6 +21,7 @@ from executor.decoder import Decoder, check_context
 from executor.drafting import prefill_contexts
 from executor.models import LoadedModel
 from executor.sampling import Stream, probabilities, uniforms
+from executor.synthetic import SyntheticOutcomes
 from ssdsim import verification
 
 
@@ -44,6 +45,7 @@ class Verifier:
         capacity = config.max_context_tokens + self._lookahead + 1
         self.contexts = Contexts(config.batch_size, capacity)
         self._decoder = decoder or Decoder(target.model, config.batch_size, capacity)
+        self._synthetic = SyntheticOutcomes(config, self.contexts) if config.synthetic else None
 
     def admit(self, slot: int, tokens: NDArray[np.integer], seed: int, temperature: float) -> None:
         """Give the slot to a new request; `prefill` feeds it."""
@@ -74,6 +76,8 @@ class Verifier:
             num_accepted, bonus = self._accept_sampled(rows, logits, fed[:, 1:], num_proposed, draft_probs)
         else:
             num_accepted, bonus = _accept_greedy(logits, fed[:, 1:], num_proposed)
+        if self._synthetic is not None:
+            num_accepted, bonus = self._synthetic.outcome(rows, num_proposed)
         self._decoder.rollback(rows, starts + 1 + num_accepted)
         self.contexts.settle(rows, num_accepted, bonus)
         return Outcome(num_accepted, bonus, verified_s)
