@@ -45,7 +45,7 @@ class Uniform(Document):
 
     def pmf(self) -> tuple[IntArray, FloatArray]:
         values = np.arange(self.low, self.high + 1)
-        return values, np.full(values.size, 1.0 / values.size)
+        return values, np.full(values.size, 1.0 / values.size, dtype=np.float64)
 
 
 class Geometric(Document):

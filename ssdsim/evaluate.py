@@ -140,13 +140,11 @@ _METHODS: dict[Method, Callable[[Scenario, Mode], tuple[dict[str, Quantity], tup
 
 
 def _per_unit(answer: Answer) -> dict[str, Quantity]:
-    """Rates per request and per device, and the time per token that a request sees."""
-    rate, b = answer.quantities["tokens_per_s"], answer.scenario.workload.batch_size
-    per_request = rate.scaled(1 / b)
+    """Rates per request and per device."""
+    rate = answer.quantities["tokens_per_s"]
     return {
-        "tokens_per_s_per_request": per_request,
+        "tokens_per_s_per_request": rate.scaled(1 / answer.scenario.workload.batch_size),
         "tokens_per_s_per_device": rate.scaled(1 / num_devices(answer.scenario, answer.mode)),
-        "tpot_s": answer.quantities.get("tpot_s", per_request.inverse()),
     }
 
 

@@ -21,11 +21,6 @@ class Quantity(NamedTuple):
         low, high = (None if bound is None else bound * factor for bound in (self.low, self.high))
         return Quantity(self.value * factor, low, high)
 
-    def inverse(self) -> Quantity:
-        """One over a positive quantity."""
-        low, high = (None if bound is None else 1 / bound for bound in (self.high, self.low))
-        return Quantity(1 / self.value, low, high)
-
 
 class Label(NamedTuple):
     """How a quantity is shown."""

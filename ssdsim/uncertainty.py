@@ -1,9 +1,9 @@
 """How surely a prediction is known, from how surely its profile's numbers are: `mid [low, high]` at 95 %.
 
 A profile says of its numbers either how large the errors of their estimates are (`uncertainties`, correlated within
-one fit) or between which ends an assumption may lie (`ranges`). Profiles are drawn accordingly (normal errors, uniform
-within ranges), each is evaluated, and the middle 95 % of the answers are the bounds. What the scenario decides stays
-decided: a fan-out that was optimised for the profile is not optimised anew for every draw.
+one fit) or between which ends an assumption may lie (`ranges`). Profiles are drawn accordingly (normal errors,
+uniform within ranges), each is evaluated, and the middle 95 % of the answers are the bounds. What the scenario
+decides stays decided: a fan-out that was optimised for the profile is not optimised anew for every draw.
 
     answers = with_uncertainty(compare(scenario, [Method.EXACT]))
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ssdsim.design_point import DesignPoint, resolve
 from ssdsim.errors import DomainError
-from ssdsim.evaluate import Answer, Method, evaluate
+from ssdsim.evaluate import Answer, Method, evaluate, num_devices
 from ssdsim.exact import batch_columns, resolve_fallback, setting_of, slot_numbers
 from ssdsim.profile import PairProfile, Uncertainty
 from ssdsim.quantities import Quantity
@@ -205,7 +205,7 @@ def _exact_columns(draws: _Draws, mode: Mode) -> dict[str, FloatArray]:
     ]
     columns = {name: np.array([float(row[name][0]) for row in rows]) for name in rows[0]}
     columns["tokens_per_s_per_request"] = columns["tokens_per_s"] / setting.batch_size
-    columns["tpot_s"] = setting.batch_size / columns["tokens_per_s"]
+    columns["tokens_per_s_per_device"] = columns["tokens_per_s"] / num_devices(draws.scenario, mode)
     return columns
 
 

@@ -23,6 +23,7 @@ from ssdsim.cli.output import complain, print_json, print_line, print_table, rem
 from ssdsim.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from ssdsim.planning.crossing import Crossing
     from ssdsim.planning.plan import SweepPlan
     from ssdsim.planning.results import Columns
     from ssdsim.planning.store import FileStore, MemoryStore
@@ -82,6 +83,7 @@ def sweep(
 
     Without --over: lookahead, fan-out and batch size, for AR, SD and SSD, with a picture in results/sweep.png.
     """
+    from ssdsim.planning.crossing import crossing_of
     from ssdsim.planning.plan import make_plan
     from ssdsim.planning.results import plain_rows
 
@@ -98,13 +100,29 @@ def sweep(
     table = _run(plan, out, engine, workers, resume=resume, quiet=quiet)
     _report_failures(table)
     view_figure = _draw(plan, table, quantity, figure) if figure is not None else None
+    crossing = crossing_of(plan, table)
     if as_json:
-        print_json({"verb": "sweep", **plan.about(), "rows": plain_rows(table)})
+        print_json({"verb": "sweep", **plan.about(), "rows": plain_rows(table), "crossing": _plain(crossing)})
     else:
         _show(plan, table, quantity)
+        for line in crossing.lines() if crossing is not None else ():
+            print_line(line)
     for path in (out, view_figure):
         if path is not None:
             remark(f"wrote {path}", quiet=quiet)
+
+
+def _plain(crossing: Crossing | None) -> dict[str, Any] | None:
+    """The crossing as plain data."""
+    if crossing is None:
+        return None
+    theory = crossing.theory
+    return {
+        "printed": theory.printed._asdict(),
+        "consistent": theory.consistent._asdict(),
+        "scanned": theory.scanned,
+        "found": [found._asdict() for found in crossing.found],
+    }
 
 
 def _check(plan: SweepPlan, quantity: str, figure: Path | None, *, resume: bool, out: Path | None) -> None:

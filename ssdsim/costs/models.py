@@ -176,10 +176,10 @@ class RatioCosts(Document):
         return np.zeros(np.broadcast_shapes(np.shape(requests), np.shape(prompt_tokens)))
 
     def sd_draft_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
-        return self._if_any(sequences, self.sd_draft)
+        return self._if_any(np.minimum(sequences, num_steps), self.sd_draft)
 
     def jit_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
-        return self._if_any(sequences, self.jit)
+        return self._if_any(np.minimum(sequences, num_steps), self.jit)
 
     def glue_s(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
         return self._if_any(sequences, 0.0)

@@ -91,7 +91,11 @@ def ssd_times(
     branches = drafted * slots.drafted_branches[..., None] + answered * slots.answered_branches[..., None]
     window_s = np.zeros_like(query) + (
         costs.reply_s(b, verified)
-        + costs.verify_beside_build_s(b, verified, context)
+        + np.where(
+            branches > 0,
+            costs.verify_beside_build_s(b, verified, context),
+            costs.verify_s(b, verified, context),
+        )
         + costs.accept_s(b, verified)
         + costs.outcome_s(b)
     )

@@ -208,7 +208,6 @@ class _ExactGrid:
         rate = columns["tokens_per_s"][group]
         columns["tokens_per_s_per_request"][group] = rate / where.batch_size
         columns["tokens_per_s_per_device"][group] = rate / where.num_devices
-        columns["tpot_s"][group] = where.batch_size / rate
         columns["speedup_over_ar"][group] = rate / by_mode[Mode.AR]["tokens_per_s"]
         columns["speedup_over_sd"][group] = rate / by_mode[Mode.SD]["tokens_per_s"]
         return found
