@@ -105,9 +105,9 @@ def _caption(left: list[Point], right: list[Point]) -> str:
         f"finds that the fast fallback wins at large batches; so does the model ({_crossing(sizes)}). Random "
         "tokens cost their verification and are never accepted: proposing nothing gives the same tokens for less. "
         "Right: the paper projects that devices keep paying at batch 16; the model has "
-        f"{total[_DEVICES[-1]] / total[1] - 1:+.0%} from one device to {_DEVICES[-1]}, and per device {best} is "
-        "best. The paper prints no numbers for either curve; beyond batch 1 and fan-out 3 the profile is "
-        f"extrapolated.{measured}"
+        f"{100 * (total[_DEVICES[-1]] / total[1] - 1):+.0f} % from one device to {_DEVICES[-1]}, and per device "
+        f"{best} is best. The paper prints no numbers for either curve; beyond batch 1 and fan-out 3 the profile "
+        f"is extrapolated.{measured}"
     )
 
 

@@ -60,7 +60,7 @@ def plot(axes: Axes, points: Sequence[Point], colour: Any, *, marker: str = "o",
     x = np.array([point.x for point in points], dtype=float)
     y = np.array([point.y for point in points])
     if origin in LINES:
-        dash = {"marker": "_", "markersize": 18.0} if len(points) == 1 else {}
+        dash: dict[str, Any] = {"marker": "_", "markersize": 18.0} if len(points) == 1 else {}
         axes.plot(x, y, color=colour, linestyle=LINES[origin], label=label, **dash)
         if points[0].low is not None:
             low, high = (np.array([getattr(p, bound) for p in points], dtype=float) for bound in ("low", "high"))

@@ -211,7 +211,10 @@ def _mark_tokens(axes: Axes, shown: _Shown, span_ms: float) -> None:
 
 
 def _caption(stretches: list[_Shown]) -> str:
+    named = {shown.source: shown.origin for shown in stretches}
     sources = " ".join(f"{shown.mode.upper()} is {shown.origin}: {shown.source}." for shown in stretches)
+    if len(named) < len(stretches):
+        sources = f"Both are {stretches[0].origin}: {stretches[0].source}."
     return (
         "SD drafts while the verifier idles and verifies while the drafter idles; SSD builds its cache beside "
         "verification and drafts in between only after a miss or for a request's first round. Numbers are tokens "

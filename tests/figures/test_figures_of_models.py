@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -35,7 +36,7 @@ def test_bars_end_at_the_predictions_and_open_markers_at_the_published_rows() ->
     assert published["SD", "mean"] == pytest.approx(fmean(rows.LLAMA.sd))
 
 
-def test_the_paper_s_own_rows_are_those_of_the_reference_file(shared_data) -> None:  # type: ignore[no-untyped-def]
+def test_the_papers_own_rows_are_those_of_the_reference_file(shared_data: Path) -> None:
     from figures.published import AUTHORS_HIT_RATE, AUTHORS_SAGUARO_HIT_RATE, FIGURE_1, QWEN_PAPER
 
     text = (shared_data / "validation" / "ssd_published.md").read_text()
