@@ -60,7 +60,7 @@ def fit_acceptance(trials: Trials) -> AcceptanceFit:
     """Fit means and spread to `trials`; raises `InputError` where there are none."""
     if not trials.num_requests:
         raise InputError("acceptance: these runs hold no drafted token; calibrate from runs in mode sd or ssd")
-    alike = np.clip(trials.accepted.sum(axis=0) / np.maximum(trials.reached.sum(axis=0), 1), _LEAST, _MOST)
+    alike = (trials.accepted.sum(axis=0) + 0.5) / (trials.reached.sum(axis=0) + 1)
     model = _Spread(trials)
     parameters = np.append(alike, 0.0)
     if trials.num_requests > 1:
@@ -101,7 +101,9 @@ class _Spread:
         return found
 
     def log_likelihood(self, parameters: FloatArray) -> float:
-        return float(self._by_request(parameters)[0].sum())
+        """Of all requests, with Jeffreys' prior on the means: half a trial each way keeps them off 0 and 1."""
+        means = parameters[:-1]
+        return float(self._by_request(parameters)[0].sum() + 0.5 * np.log(means * (1 - means)).sum())
 
     def covariance(self, parameters: FloatArray) -> FloatArray:
         """Robust covariance; a spread of 0 is taken as certain."""
@@ -120,8 +122,13 @@ class _Spread:
         return self._by_request(parameters)[1]
 
     def _negative(self, parameters: FloatArray) -> tuple[float, FloatArray]:
-        values, scores = self._by_request(parameters)
-        return -float(values.sum()), -scores.sum(axis=0)
+        return -self.log_likelihood(parameters), -self._gradient(parameters)
+
+    def _gradient(self, parameters: FloatArray) -> FloatArray:
+        means = parameters[:-1]
+        gradient: FloatArray = self.scores(parameters).sum(axis=0)
+        gradient[:-1] += 0.5 / means - 0.5 / (1 - means)
+        return gradient
 
     def _curvature(self, parameters: FloatArray, free: int) -> FloatArray:
         """Second derivative of the log likelihood, from differences of its first."""
@@ -130,7 +137,7 @@ class _Spread:
             step = min(_STEP, parameters[i] / 2) if i == len(parameters) - 1 else _STEP
             there, back = parameters.copy(), parameters.copy()
             there[i], back[i] = there[i] + step, back[i] - step
-            change = self.scores(there).sum(axis=0) - self.scores(back).sum(axis=0)
+            change = self._gradient(there) - self._gradient(back)
             rows.append(change[:free] / (2 * step))
         curvature: FloatArray = np.array(rows)
         return (curvature + curvature.T) / 2

@@ -29,6 +29,8 @@ _FEW_REACHED = 50
 """A position that was reached less often is little known."""
 _FEW_REQUESTS = 8
 """Fewer requests say little of how they differ."""
+_WIDEST = 0.98
+"""Share of the widest possible spread that a profile may hold."""
 _TELLS_APART = 0.01
 """Probability of so large a difference between lookaheads by chance, below which they are kept apart."""
 _UNKNOWN_CURVE = {"kind": "table", "hit_probs": [0.0, 0.0]}
@@ -64,11 +66,11 @@ def _add_acceptance(fit: BehaviourFit, runs: Sequence[Run]) -> None:
     pooled = _fit_reached(trials.pooled()) if len(trials.lookaheads) > 1 else apart
     kept_apart = len(trials.lookaheads) > 1 and chance_of_difference(apart) < _TELLS_APART
     chosen, longest = (apart if kept_apart else pooled), trials.lookaheads[-1]
-    pooled_values = _by_position(pooled, longest)
-    data: dict[str, Any] = {"per_position": pooled_values, "spread": rounded(chosen.spread)}
+    spread = chosen.spread
+    data: dict[str, Any] = {"per_position": _by_position(pooled, spread, longest), "spread": rounded(spread)}
     paths = [f"acceptance.per_position.{position}" for position in chosen.position]
     if kept_apart:
-        data["by_lookahead"] = [_by_position(chosen, k, chosen.of_lookahead(k)) for k in trials.lookaheads]
+        data["by_lookahead"] = [_by_position(chosen, spread, k, chosen.of_lookahead(k)) for k in trials.lookaheads]
         rows = {k: row for row, k in enumerate(trials.lookaheads)}
         pairs = zip(chosen.lookahead.tolist(), chosen.position.tolist(), strict=True)
         paths = [f"acceptance.by_lookahead.{rows[k]}.{position}" for k, position in pairs]
@@ -92,10 +94,17 @@ def _fit_reached(trials: Trials) -> AcceptanceFit:
     )
 
 
-def _by_position(fit: AcceptanceFit, length: int, columns: NDArray[np.intp] | None = None) -> list[float]:
-    """Means at positions 0 .. length - 1; the last known one stands for positions that were never reached."""
+def _by_position(
+    fit: AcceptanceFit, spread: float, length: int, columns: NDArray[np.intp] | None = None
+) -> list[float]:
+    """Means at positions 0 .. length - 1; the last known one stands for positions that were never reached.
+
+    A mean so close to 0 or 1 that requests cannot differ by `spread` around it is moved to where they can.
+    """
     chosen = np.arange(len(fit.mean)) if columns is None else columns
-    known = dict(zip(fit.position[chosen].tolist(), fit.mean[chosen].tolist(), strict=True))
+    edge = (1 - np.sqrt(max(1 - 4 * (spread / _WIDEST) ** 2, 0.0))) / 2
+    means = np.clip(fit.mean[chosen], edge, 1 - edge)
+    known = dict(zip(fit.position[chosen].tolist(), means.tolist(), strict=True))
     values: list[float] = []
     for position in range(length):
         values.append(rounded(known.get(position, values[-1] if values else 0.0)))
@@ -150,7 +159,7 @@ def _add_ngram_acceptance(fit: BehaviourFit, runs: Sequence[Run]) -> None:
     trials = count_trials(runs, (Source.NGRAM,), max(lengths)).pooled()
     found = _fit_reached(trials)
     fit.data["ngram_acceptance"] = {
-        "per_position": _by_position(found, max(lengths)),
+        "per_position": _by_position(found, found.spread, max(lengths)),
         "spread": rounded(found.spread),
     }
     paths = (*(f"ngram_acceptance.per_position.{i}" for i in found.position), "ngram_acceptance.spread")

@@ -111,16 +111,20 @@ def _fit_linear(seen: Observations) -> TermFit:
 
 
 def _fit_table(seen: Observations) -> TermFit:
-    """A table over query tokens, plus what rows and their contexts add."""
+    """A table over query tokens that never falls, plus what rows and their contexts add."""
     knots = _knots(seen.query_tokens)
-    hats = np.stack([np.interp(seen.query_tokens, knots, row) for row in np.eye(len(knots))], axis=1)
-    columns = {f"terms.0.seconds.{i}": hat for i, hat in enumerate(hats.T)}
+    rises = np.tri(len(knots)).T
+    """[i, j]: whether the rise at knot i has happened at knot j."""
+    columns = {f"terms.0.seconds.{i}": np.interp(seen.query_tokens, knots, row) for i, row in enumerate(rises)}
     extra = {
         "terms.1.per_sequence_s": seen.sequences,
         "terms.1.per_context_token_s": seen.sequences * seen.context_tokens,
     }
     names = [*columns, *(name for name in _independent(columns | extra) if name in extra)]
     values, covariance = _regress(np.stack([(columns | extra)[name] for name in names], axis=1), seen)
+    summed = np.eye(len(names))
+    summed[: len(knots), : len(knots)] = rises.T
+    values, covariance = (summed @ values).tolist(), summed @ covariance @ summed.T
     table = TableTerm(axes=("query_tokens",), grid=(tuple(knots.tolist()),), seconds=tuple(values[: len(knots)]))
     beside = {name.rpartition(".")[2]: v for name, v in zip(names[len(knots) :], values[len(knots) :], strict=True)}
     return _fit_of(SumTerm(terms=(table, LinearTerm.model_validate(beside))), tuple(names), covariance, seen)
@@ -186,7 +190,7 @@ def _covariance(
     design: FloatArray, values: FloatArray, observed: FloatArray, cluster: NDArray[np.int64]
 ) -> FloatArray:
     free = np.flatnonzero(values > 0)
-    predicted = design @ values
+    predicted = np.maximum(design @ values, observed.mean() * 1e-3)
     scale = np.abs(design[:, free]).max(axis=0)
     weighted = design[:, free] / scale / predicted[:, None]
     bread = np.linalg.pinv(weighted.T @ weighted)
@@ -225,9 +229,25 @@ def _noise(ratio: FloatArray, cluster: NDArray[np.int64]) -> float:
 
 
 def _misfit(ratio: FloatArray, seen: Observations) -> float:
-    shapes = np.stack([seen.sequences, seen.query_tokens], axis=1)
-    _, cell, count = np.unique(shapes, axis=0, return_inverse=True, return_counts=True)
-    deviation = np.bincount(cell.ravel(), ratio) / count - 1
-    noise = float(ratio.var()) / count
-    squared = float(((deviation**2 - noise) * count).sum() / count.sum())
+    """Deviation of the means of shapes from the prediction, less what noise and the runs' own pace explain."""
+    _, cluster = np.unique(seen.cluster, return_inverse=True)
+    _, cell = np.unique(np.stack([seen.sequences, seen.query_tokens], axis=1), axis=0, return_inverse=True)
+    cell = cell.ravel()
+    _, group = np.unique(cell * (cluster.max() + 1) + cluster, return_inverse=True)
+    count = np.bincount(group)
+    mean = np.bincount(group, ratio) / count  # of each shape in each cluster
+    of_cell = np.zeros(len(count), np.int64)
+    of_cell[group] = cell
+    num_groups, size = np.bincount(of_cell), np.bincount(cell)
+    cell_mean = np.bincount(cell, ratio) / size
+    within = float(((ratio - mean[group]) ** 2).sum()) / max(len(ratio) - len(count), 1)
+    between = _between(mean - cell_mean[of_cell], num_groups, within / count)
+    explained = within / size + between / num_groups
+    squared = float((((cell_mean - 1) ** 2 - explained) * size).sum() / size.sum())
     return float(np.sqrt(max(squared, 0.0)))
+
+
+def _between(deviation: FloatArray, num_groups: NDArray[np.int64], noise: FloatArray) -> float:
+    """Variance between clusters of one shape; 0 where no shape was seen in two clusters."""
+    freedom = int((num_groups - 1).sum())
+    return max(float((deviation**2 - noise).sum()) / freedom, 0.0) if freedom > 0 else 0.0

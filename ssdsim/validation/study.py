@@ -40,7 +40,8 @@ from ssdsim.validation.simulated import Execute
 from ssdsim.validation.transfer import Transfer, transfers
 
 PROFILE_FILE = "profile.json"
-ANCHOR_EVERY = 8
+ANCHOR_EVERY = 5
+"""Runs between two anchors; one more ends the measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +65,13 @@ class Study:
 def plan_of(
     grid: ValidationGrid, models: ModelSource, texts: Texts, out: Path, *, num_threads: int = 1
 ) -> MeasurementPlan:
-    """The runs of a validation in shuffled order, the anchor in between; runs that lie in `out` are not repeated."""
+    """The runs of a validation in shuffled order, anchors between and around; those in `out` are not repeated."""
     runs = schedule(grid.settings, interleave=True, anchor_every=ANCHOR_EVERY, seed=texts.seed)
+    last = PlannedRun(setting=grid.anchor, repeat=sum(run.is_anchor for run in runs), is_anchor=True)
     resume = (out / "measurement.json").is_file()
-    return MeasurementPlan(models=models, texts=texts, runs=runs, out=out, num_threads=num_threads, resume=resume)
+    return MeasurementPlan(
+        models=models, texts=texts, runs=(*runs, last), out=out, num_threads=num_threads, resume=resume
+    )
 
 
 def run_study(

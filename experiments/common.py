@@ -1,0 +1,198 @@
+"""What the studies share: options, runs made once and kept, a calibrated profile, and a summary on disk.
+
+    python -m experiments.NAME --out DIR                    the pair `tiny`, with the executor
+    python -m experiments.NAME --out DIR --simulate PAIR    the same study of a profile, by simulation
+
+A study that is called again with the same folder does not repeat the runs that lie there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ssdsim.calibration.profile_from_records import calibrate
+from ssdsim.calibration.runs import Run
+from ssdsim.catalog import load_profile
+from ssdsim.errors import InputError
+from ssdsim.evaluate import Method, evaluate
+from ssdsim.extensions import load_extension
+from ssdsim.measurement import (
+    FinishedRun,
+    MeasurementPlan,
+    ModelSource,
+    RunSetting,
+    Texts,
+    grid,
+    read_run,
+    schedule,
+)
+from ssdsim.metrics import summarise
+from ssdsim.profile import PairProfile
+from ssdsim.quantities import Quantity
+from ssdsim.scenario import Drafting, FallbackChoice, FallbackKind, FanOut, Mode
+from ssdsim.schema import validate
+from ssdsim.uncertainty import with_uncertainty
+from ssdsim.validation.predictions import scenario_of
+from ssdsim.validation.simulated import Execute, simulated_measurement
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Where a study runs and what it runs on."""
+
+    name: str
+    out: Path
+    models: ModelSource
+    texts: Texts
+    execute: Execute
+
+    def run(self, settings: Sequence[RunSetting], part: str = "runs") -> list[FinishedRun]:
+        """The finished runs of `settings`, in their order; those that lie in the folder already are only read."""
+        folder = self.out / part
+        runs = schedule(tuple({setting.name: setting for setting in settings}.values()))
+        resume = (folder / "measurement.json").is_file()
+        plan = MeasurementPlan(models=self.models, texts=self.texts, runs=runs, out=folder, resume=resume)
+        self.execute(plan, _Progress())
+        return [read_run(plan.folder(run)) for run in runs]
+
+    def save(self, rows: Sequence[Row], **findings: Any) -> None:
+        """Print the rows and what was found, and keep both in summary.json."""
+        for line in aligned(rows):
+            print(line)
+        for name, finding in findings.items():
+            print(f"{name.replace('_', ' ')}: {finding}")
+        summary = {"study": self.name, "rows": list(rows), "findings": findings}
+        (self.out / "summary.json").write_text(json.dumps(summary, indent=1, default=str) + "\n")
+
+
+class _Progress:
+    """One line per run."""
+
+    _done, _total = 0, 0
+
+    def start(self, total: int, finished: int) -> None:
+        self._done, self._total = finished, total
+
+    def advance(self, count: int) -> None:
+        self._done += count
+        print(f"... {self._done:,} of {self._total:,}", flush=True)
+
+    def remark(self, text: str) -> None:
+        print(f"note: {text}")
+
+
+def study_from_arguments(name: str, about: str, *, num_prompts: int = 12, max_tokens: int = 64) -> Study:
+    """The study that the command line asks for."""
+    parser = argparse.ArgumentParser(prog=f"python -m experiments.{name}", description=about)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="runs and summary.json go here")
+    parser.add_argument("--pair", metavar="NAME", help="a built-in pair (default: tiny)")
+    parser.add_argument("--target", metavar="SOURCE", help="instead of --pair: the target's weights")
+    parser.add_argument("--draft", metavar="SOURCE", help="the draft that goes with --target")
+    parser.add_argument("--simulate", metavar="NAME|FILE", help="no executor: simulate this profile")
+    parser.add_argument("--num-prompts", type=int, default=num_prompts)
+    parser.add_argument("--max-tokens", type=int, default=max_tokens)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    pair = given.pair or (None if given.target else "tiny")
+    return Study(
+        name=name,
+        out=given.out,
+        models=ModelSource(pair=pair, target=given.target, draft=given.draft),
+        texts=Texts(num_prompts=given.num_prompts, max_tokens=given.max_tokens, ignore_eos=True, seed=given.seed),
+        execute=_executor(given.simulate),
+    )
+
+
+def start(main: Callable[[], None]) -> None:
+    """Run a study's `main`; bad input ends it with a message and exit code 2."""
+    try:
+        main()
+    except InputError as error:
+        sys.exit(_told(error))
+
+
+def _told(error: InputError) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return 2
+
+
+def _executor(simulate: str | None) -> Execute:
+    if simulate is None:
+        execute: Execute = load_extension("ssdsim.verbs", "measure")
+        return execute
+    return simulated_measurement(validate(PairProfile, load_profile(simulate), source=simulate))
+
+
+def setting(
+    mode: Mode,
+    *,
+    lookahead: int = 4,
+    fan_out: FanOut | None = None,
+    fallback: FallbackKind = FallbackKind.JIT,
+    downweight: float = 1.0,
+    batch_size: int = 1,
+    temperature: float = 0.0,
+) -> RunSetting:
+    """One point; rows that propose nothing are padded in a batch, as kernels without ragged rows do."""
+    drafting = Drafting(padded_verify=batch_size > 1 and fallback is not FallbackKind.JIT)
+    (found,) = grid(
+        drafting,
+        modes=[mode],
+        lookaheads=[lookahead],
+        fan_outs=[fan_out or per_position(4)],
+        fallbacks=[FallbackChoice(kind=fallback)],
+        downweights=[downweight],
+        batch_sizes=[batch_size],
+        temperatures=[temperature],
+    )
+    return found
+
+
+def per_position(size: int) -> FanOut:
+    """The same fan-out everywhere."""
+    return FanOut(policy="uniform", per_position=size)
+
+
+def explicit(values: Sequence[int]) -> FanOut:
+    """A whole vector."""
+    return FanOut(policy="explicit", values=tuple(values))
+
+
+def calibrated(runs: Sequence[FinishedRun], name: str = "calibrated") -> PairProfile:
+    """The profile that `runs` show."""
+    return calibrate([Run.of(run.records, run.name) for run in runs], name=name).profile
+
+
+def observed(run: FinishedRun) -> Mapping[str, Quantity]:
+    """Everything that is reported of a run."""
+    return summarise(run.records)
+
+
+def predicted(run: FinishedRun, profile: PairProfile, *, bounded: bool = False) -> Mapping[str, Quantity]:
+    """What the exact model says of the run's own scenario under `profile`, with bounds where asked for."""
+    answer = evaluate(scenario_of(run.records, profile), Method.EXACT)
+    return (with_uncertainty([answer])[0] if bounded else answer).quantities
+
+
+def aligned(rows: Sequence[Row]) -> list[str]:
+    """The rows as lines of a table."""
+    if not rows:
+        return []
+    heads = list(rows[0])
+    cells = [heads, *([_cell(row.get(head)) for head in heads] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(heads))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "-" if value is None else str(value)
