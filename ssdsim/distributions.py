@@ -63,10 +63,10 @@ class Geometric(Document):
         return self
 
     def pmf(self) -> tuple[IntArray, FloatArray]:
-        values = np.arange(1, self.max + 1)
-        stop = 1.0 / self.mean
-        probs = stop * (1.0 - stop) ** (values - 1)
-        probs[-1] = (1.0 - stop) ** (self.max - 1)
+        values = np.arange(1, self.max + 1, dtype=np.int64)
+        going_on = 1.0 - 1.0 / self.mean
+        probs = np.power(going_on, values - 1.0) / self.mean
+        probs[-1] = going_on ** (self.max - 1)
         return values, probs
 
 
