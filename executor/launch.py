@@ -35,7 +35,7 @@ from typing import IO, Any, Self
 from executor.child import Assignment
 from executor.messages import Bytes, Channel, ChannelClosed, Layout
 from executor.placement import Placement
-from executor.transport import Transport, best_transport, link
+from executor.transport import FarEnd, Transport, best_transport, link
 from ssdsim.errors import InputError, RunError
 
 SPIN_S = 200e-6
@@ -146,20 +146,20 @@ class SpeculatorProcess:
         self._reports.register(self._report, select.POLLIN)
         self._ready = False
         self.num_started += 1
-        self._assign(
-            Assignment(
-                entry=self.entry,
-                payload=self.payload,
-                layout=self.layout,
-                far_end=far,
-                placement=self.placement,
-                parent_pid=os.getpid(),
-                # The kernel means the thread, not the process: a helper thread may end before the run does.
-                die_with_parent=threading.current_thread() is threading.main_thread(),
-            )
-        )
+        self._assign(far)
 
-    def _assign(self, assignment: Assignment) -> None:
+    def _assign(self, far: FarEnd) -> None:
+        """Tell the new process what it is."""
+        assignment = Assignment(
+            entry=self.entry,
+            payload=self.payload,
+            layout=self.layout,
+            far_end=far,
+            placement=self.placement,
+            parent_pid=os.getpid(),
+            # The kernel means the thread, not the process: a helper thread may end before the run does.
+            die_with_parent=threading.current_thread() is threading.main_thread(),
+        )
         try:
             pickle.dump(assignment, self._lifeline)
             self._lifeline.flush()

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from executor.config import EngineConfig
-from executor.engine import Engine, SpeculatorLink
+from executor.connection import SpeculatorLink
+from executor.engine import Engine
 from executor.launch import SPIN_S, SpeculatorProcess
 from executor.local import LocalSpeculator
 from executor.memory import check_cache_fits, out_of_memory_explained
@@ -75,17 +76,8 @@ def open_engine(config: EngineConfig, pair: ModelPair, arrangement: Arrangement 
         verifier, speculator = _place(stack, arrangement, apart)
         process = None
         if apart:
-            process = SpeculatorProcess(
-                entry="executor.speculator:prepare",
-                payload=pair.speculator_task(config),
-                layout=config.layout,
-                transport=transport,
-                placement=speculator,
-                spin_s=arrangement.spin_s if speculator.cores else 0.0,
-            )
+            process = _start_speculator(config, pair, arrangement, speculator)
             stack.callback(process.close)
-        stack.callback(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(arrangement.num_threads)
         pair.check()
         target = pair.load_target()
         check_cache_fits(config, target.model)
@@ -107,8 +99,23 @@ def open_engine(config: EngineConfig, pair: ModelPair, arrangement: Arrangement 
         yield Session(engine=engine, target=target, about=about, speculator=process)
 
 
+def _start_speculator(
+    config: EngineConfig, pair: ModelPair, arrangement: Arrangement, placement: Placement
+) -> SpeculatorProcess:
+    return SpeculatorProcess(
+        entry="executor.speculator:prepare",
+        payload=pair.speculator_task(config),
+        layout=config.layout,
+        transport=arrangement.transport_for(config.mode),
+        placement=placement,
+        spin_s=arrangement.spin_s if placement.cores else 0.0,
+    )
+
+
 def _place(stack: ExitStack, arrangement: Arrangement, apart: bool) -> tuple[Placement, Placement]:
-    """Cores for both roles, and this process bound to the verifier's; one core group where they share it."""
+    """Threads and cores of both roles, and this process bound to the verifier's; the same where they share it."""
+    stack.callback(torch.set_num_threads, torch.get_num_threads())
+    torch.set_num_threads(arrangement.num_threads)
     free = Placement(num_threads=arrangement.num_threads)
     if not arrangement.pin:
         return free, free
