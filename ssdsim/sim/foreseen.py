@@ -49,15 +49,16 @@ class Foreseen:
         return self._endless_blocks() if self._requests.endless else self._finite_blocks()
 
     def _endless_blocks(self) -> Iterator[RoundBlock]:
-        """Every slot keeps its request."""
+        """Every slot keeps its request, whose context is taken at its prompt: it would grow without end."""
         batch_size = self._workload.batch_size
         end = self._run.warmup_rounds + self._run.num_rounds
         width = max(ROUNDS_PER_TILE, min(_ROUNDS_AT_ONCE, _ENTRIES_AT_ONCE // batch_size))
-        rows = self._rows(0, batch_size)
+        rows, prompt_tokens = self._rows(0, batch_size), self._requests.prompt_tokens(0, batch_size)
         for first_round in range(0, end, width):
             num_rounds = min(width, end - first_round)
             history = rows.play(num_rounds)
-            history = history._replace(round=history.age, slot=history.request_id)
+            slot = history.request_id
+            history = history._replace(round=history.age, slot=slot, context_tokens=prompt_tokens[slot])
             counts = count_rows(history, self._laws, first_round, num_rounds, ordered=True)
             yield self._block(first_round, np.ones(num_rounds, dtype=bool), counts, history)
 

@@ -81,6 +81,8 @@ class Stepped:
         self._starts_missed = laws.looks_up and scenario.drafting.first_round == "miss"
         self._truncates = laws.looks_up and scenario.drafting.on_late == "truncate"
         self._round, self._next_request = 0, 0
+        self._kept = 0 if requests.endless else 1
+        """Whether emitted tokens lengthen the context: an endless request's is taken at its prompt."""
         self._hit_kind = DRAFTED
         """Kind of a row that hits: what the last build left."""
         nobody = np.zeros(0, np.int64)
@@ -108,7 +110,7 @@ class Stepped:
         outcomes = self._outcomes.draw(rows.slots, kinds, rows.ages, rows.produced)
         emitted = np.minimum(outcomes.num_accepted + 1, rows.left)
         left = rows.left - emitted
-        after = rows._replace(ages=rows.ages + 1, produced=rows.produced + emitted, left=left, missed=~outcomes.hits)
+        after = rows._replace(ages=rows.ages + 1, produced=rows.produced + self._kept * emitted, left=left, missed=~outcomes.hits)
         self._rows = after if left.all() else after.where(left > 0)
         return Step(rows, kinds, sources, outcomes.num_accepted, emitted, outcomes.hits, outcomes.bonus_rank)
 
