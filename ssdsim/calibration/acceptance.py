@@ -19,6 +19,7 @@ from ssdsim.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
+FEW_REQUESTS = 8
 _NODES = 24
 """Kinds of requests that the integral over the spread is taken at."""
 _LEAST, _MOST = 1e-4, 1 - 1e-4
@@ -57,13 +58,16 @@ class AcceptanceFit(NamedTuple):
 
 
 def fit_acceptance(trials: Trials) -> AcceptanceFit:
-    """Fit means and spread to `trials`; raises `InputError` where there are none."""
+    """Fit means and spread to `trials`; raises `InputError` where there are none.
+
+    Fewer than `FEW_REQUESTS` requests say too little of how they differ: they are taken as alike.
+    """
     if not trials.num_requests:
         raise InputError("acceptance: these runs hold no drafted token; calibrate from runs in mode sd or ssd")
     alike = (trials.accepted.sum(axis=0) + 0.5) / (trials.reached.sum(axis=0) + 1)
     model = _Spread(trials)
     parameters = np.append(alike, 0.0)
-    if trials.num_requests > 1:
+    if trials.num_requests >= FEW_REQUESTS:
         spread_out = model.maximise(alike)
         gain = 2 * (model.log_likelihood(spread_out) - model.log_likelihood(parameters))
         parameters = spread_out if gain > _ONE_SIDED_5_PERCENT else parameters

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ssdsim.calibration.acceptance import AcceptanceFit, fit_acceptance
+from ssdsim.calibration.acceptance import FEW_REQUESTS, AcceptanceFit, fit_acceptance
 from ssdsim.calibration.estimates import Estimates, rounded
 from ssdsim.calibration.guesses import POSITIONS, count_guesses
 from ssdsim.calibration.miss_law import FEW_TRIALS, MissLawFit, fit_hit_curve
@@ -27,8 +27,6 @@ FloatArray = NDArray[np.float64]
 
 _FEW_REACHED = 50
 """A position that was reached less often is little known."""
-_FEW_REQUESTS = 8
-"""Fewer requests say little of how they differ."""
 _WIDEST = 0.98
 """Share of the widest possible spread that a profile may hold."""
 _TELLS_APART = 0.01
@@ -137,8 +135,8 @@ def chance_of_difference(fit: AcceptanceFit) -> float:
 
 
 def _acceptance_warnings(trials: Trials, fit: AcceptanceFit) -> Iterator[str]:
-    if trials.num_requests < _FEW_REQUESTS:
-        yield f"acceptance: {trials.num_requests} requests only, so little is known of the spread between them"
+    if trials.num_requests < FEW_REQUESTS:
+        yield f"acceptance: {trials.num_requests} requests only, so they are taken as alike"
     columns = zip(trials.lookahead, trials.position, trials.reached.sum(axis=0), strict=True)
     few = [f"{i + 1} at lookahead {k} ({int(n)} times)" for k, i, n in columns if n < _FEW_REACHED]
     if few:

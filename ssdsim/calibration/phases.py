@@ -93,14 +93,14 @@ def reply(run: Run) -> Observations | None:
 
 
 def outcome(run: Run) -> Observations | None:
-    """The outcomes' way back, where the speculator was waiting for them."""
+    """The outcomes' way back, where the speculator was waiting before they left: else they wait for its build."""
     if run.mode is not Mode.SSD:
         return None
-    return _seen(run, "outcome_s", run.rounds["speculator_wait_s"] > 0)
+    return _seen(run, "outcome_s", run.rounds["speculator_wait_s"] >= run.rounds["outcome_s"])
 
 
 def host(run: Run) -> Observations | None:
-    """What a round lasts beyond its phases, admissions aside. AR's acceptance counts as host time."""
+    """What a round lasts beyond its phases, admissions aside."""
     chosen = _without_admissions(run, _all(run))
     rest = np.maximum(beyond_phases(run), 0.0)
     return _observed(run, rest, chosen)
@@ -146,7 +146,7 @@ def beyond_phases(run: Run) -> FloatArray:
     """
     rounds = run.rounds
     if run.mode is Mode.AR:
-        rest = rounds["round_s"] - rounds["verify_s"]
+        rest = rounds["round_s"] - rounds["verify_s"] - rounds["accept_s"]
     elif run.mode is Mode.SD:
         rest = rounds["round_s"] - rounds["fallback_s"] - rounds["verify_s"] - rounds["accept_s"]
     elif run.drafting.on_late == "wait":

@@ -125,6 +125,12 @@ def mean_causes(points: Sequence[Point]) -> dict[str, float]:
     return {name: fmean(abs(causes[name]) for causes in each) for name in each[0]} if each else {}
 
 
+def latency_alone(points: Sequence[Point]) -> float | None:
+    """Mean absolute error of the rate where acceptance and hits are the run's own: what is left is time."""
+    misses = [abs(p.swapped["tokens"] / p.measured["tokens_per_s"] - 1) for p in points if "tokens" in p.swapped]
+    return fmean(misses) if misses else None
+
+
 class Drift(NamedTuple):
     """What the repeated anchor says of the machine."""
 

@@ -34,8 +34,10 @@ METRICS = (
 """What is compared; shares are compared by difference, everything else by ratio."""
 SHARES = frozenset({"cache_hit_rate", "hit_rate_after_draft", "hit_rate_after_fallback"})
 METHODS = (Method.PAPER, Method.EXACT, Method.SIM)
-NUM_SIMULATIONS = 8
-"""Simulations whose mean is the prediction: each has as few requests as the measured run."""
+SIMULATED_REQUESTS = 1000
+"""Requests of the simulations whose mean is the prediction: each has as few as the measured run."""
+_FEWEST, _MOST = 4, 64
+"""Simulations."""
 
 Metrics = dict[str, float]
 
@@ -67,7 +69,8 @@ def predicted_metrics(scenario: Scenario, method: Method) -> Metrics:
 def _simulated_metrics(scenario: Scenario) -> Metrics:
     """Means over simulations of as many requests as were measured: percentiles depend on how many there are."""
     each = []
-    for number in range(NUM_SIMULATIONS):
+    wanted = -(-SIMULATED_REQUESTS // scenario.workload.num_requests)
+    for number in range(min(max(wanted, _FEWEST), _MOST)):
         run = scenario.run.model_copy(update={"seed": scenario.run.seed + 1 + number})
         each.append(evaluate(scenario.model_copy(update={"run": run}), Method.SIM).quantities)
     names = [name for name in METRICS if all(name in found for found in each)]
@@ -75,9 +78,10 @@ def _simulated_metrics(scenario: Scenario) -> Metrics:
 
 
 def swapped_profiles(profile: PairProfile, records: Records) -> dict[str, PairProfile]:
-    """The profile with the run's own acceptance, its own hit curves, its own times, and all of them.
+    """The profile with the run's own acceptance, its own hit curves, its own times, and several of them.
 
-    Keys are `acceptance`, `hits`, `latency` and `all`; what the run does not show keeps its calibrated value.
+    Keys are `acceptance`, `hits`, `latency`, `tokens` (acceptance and hits) and `all`; what the run does not show
+    keeps its calibrated value.
     """
     run = Run.of(records, "run")
     accepted = hit = behaviours = profile.behaviours
@@ -92,6 +96,7 @@ def swapped_profiles(profile: PairProfile, records: Records) -> dict[str, PairPr
         "acceptance": profile.model_copy(update={"behaviours": accepted}),
         "hits": profile.model_copy(update={"behaviours": hit}),
         "latency": profile.model_copy(update={"costs": costs}),
+        "tokens": profile.model_copy(update={"behaviours": behaviours}),
         "all": profile.model_copy(update={"behaviours": behaviours, "costs": costs}),
     }
 

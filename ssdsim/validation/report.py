@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssdsim.evaluate import Method
 from ssdsim.quantities import label_of
-from ssdsim.validation.errors import MetricError, Point, errors_by_metric, mean_causes
+from ssdsim.validation.errors import MetricError, Point, errors_by_metric, latency_alone, mean_causes
 from ssdsim.validation.predictions import METHODS, METRICS, SHARES
 from ssdsim.validation.study import Study
 
@@ -38,6 +38,7 @@ def document(study: Study, command: str) -> dict[str, Any]:
         "errors": {m: _plain_errors(errors_by_metric(study.points, m)) for m in map(str, METHODS)},
         "replay_errors": _plain_errors(errors_by_metric(study.replayed, _REPLAY)),
         "causes": mean_causes(study.points),
+        "latency_alone_error": latency_alone(study.points),
         "noise": None if study.drift is None else study.drift._asdict(),
         "choices": [choice._asdict() for choice in study.choices],
         "transfer": [vars(transfer) for transfer in study.transfers],
@@ -94,8 +95,10 @@ def causes_table(study: Study) -> Table:
         "together": "of these together",
         "model": "left with all of the run's own numbers",
     }
-    causes = mean_causes(study.points)
-    return ["cause", "mean size"], [[names[name], f"{100 * size:.2f} %"] for name, size in causes.items()]
+    lines = [[names[name], f"{100 * size:.2f} %"] for name, size in mean_causes(study.points).items()]
+    if (alone := latency_alone(study.points)) is not None:
+        lines.append(["error with the run's own acceptance and hits: latency alone", f"{100 * alone:.2f} %"])
+    return ["cause", "mean size"], lines
 
 
 def points_table(points: Sequence[Point]) -> Table:
