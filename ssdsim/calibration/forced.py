@@ -11,46 +11,24 @@ Intervals come from resampling texts.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ssdsim.calibration.guesses import FAN_OUTS, GuessCounts
-from ssdsim.calibration.miss_law import fit_hit_curve, fit_law
+from ssdsim.calibration.hit_curves import (
+    LEAST_TRIALS,
+    CurveEstimate,
+    estimate_law,
+    quantity_of,
+    ratios,
+    resamples_of,
+)
 from ssdsim.observation import Observed
 from ssdsim.quantities import Quantity
 
 FloatArray = NDArray[np.float64]
-
-_RESAMPLES = 400
-_TAILS = (2.5, 97.5)
-_LEAST_TRIALS = 1.0
-"""Bonus tokens below which a curve says nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LawEstimate:
-    """The law 1 - c F^-r, fitted by binomial likelihood."""
-
-    miss_prefactor: Quantity
-    miss_exponent: Quantity
-    p_value: float
-    """Of the test of fit; nan where it cannot be made."""
-    is_refuted: bool
-    """Whether the counts differ from the law by more than chance and by more than a hundredth: use the table then."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CurveEstimate:
-    """One hit curve."""
-
-    hit_probs: tuple[Quantity, ...]
-    """At fan-outs 1, 2, ..."""
-    law: LawEstimate | None
-    """None where there are no misses to fit it to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,21 +55,21 @@ class ForcedEstimate:
 def estimate(observed: Observed, num_speculative_tokens: int, *, seed: int = 0) -> ForcedEstimate:
     """Estimates for lookahead `num_speculative_tokens` (at least 1)."""
     sums = _sums_by_text(observed, num_speculative_tokens)
-    resamples = _resamples(len(observed.lengths), seed)
+    resamples = resamples_of(len(observed.lengths), seed)
     accepted, reached = sums.accepted.T[..., None], sums.reached.T[..., None]  # [K, texts, 1]
-    shares = [_ratio(a, r, resamples)[0] for a, r in zip(accepted, reached, strict=True)]
+    shares = [ratios(a, r, resamples)[0] for a, r in zip(accepted, reached, strict=True)]
     hits, ends = sums.rejection_hits + sums.bonus_hits, sums.rejected + sums.all_accepted
     return ForcedEstimate(
         num_texts=len(observed.lengths),
         num_tokens=int(observed.lengths.sum()),
-        acceptance=_ratio(
+        acceptance=ratios(
             (observed.accept_prob * observed.written).sum(axis=1, keepdims=True),
             observed.lengths[:, None].astype(np.float64),
             resamples,
         )[0],
         per_position=tuple(shares),
         mean_acceptance_length=_length(sums, resamples),
-        hit_rates=_ratio(hits, ends, resamples),
+        hit_rates=ratios(hits, ends, resamples),
         rejection=_curve(sums.rejection_hits, sums.rejected, resamples),
         all_accepted=_curve(sums.bonus_hits, sums.all_accepted, resamples),
         after_fallback=_curve(sums.start_hits, sums.starts, resamples),
@@ -151,55 +129,18 @@ def _length(sums: _Sums, resamples: FloatArray) -> Quantity:
     """One plus the survival to every position."""
     weights = np.concatenate([np.ones((1, resamples.shape[1])), resamples])
     shares = (weights @ sums.accepted) / np.maximum(weights @ sums.reached, 1e-300)
-    return _quantity(1 + np.cumprod(shares, axis=1).sum(axis=1))
+    return quantity_of(1 + np.cumprod(shares, axis=1).sum(axis=1))
 
 
 def _curve(hits: FloatArray, trials: FloatArray, resamples: FloatArray) -> CurveEstimate | None:
     """`hits` [texts, F], `trials` [texts, 1]."""
-    if trials.sum() < _LEAST_TRIALS:
+    if trials.sum() < LEAST_TRIALS:
         return None
     fan_outs = np.array([f for f in FAN_OUTS if f <= hits.shape[1]])
     misses = np.clip(trials - hits[:, fan_outs - 1], 0.0, None)
     counts = GuessCounts(fan_outs, np.broadcast_to(trials, misses.shape), misses, num_guesses=round(trials.sum()))
-    return CurveEstimate(hit_probs=_ratio(hits, trials, resamples), law=_law(counts, resamples))
-
-
-def _law(counts: GuessCounts, resamples: FloatArray) -> LawEstimate | None:
-    if counts.misses.sum() < _LEAST_TRIALS or len(counts.fan_outs) < 2:
-        return None
-    fit = fit_hit_curve(counts)
-    weights = np.concatenate([np.ones((1, resamples.shape[1])), resamples])
-    with np.errstate(invalid="ignore", divide="ignore"):  # a resample may hold no miss: it says nothing
-        prefactor, exponent = fit_law(counts.fan_outs, *counts.resampled(weights)).T
-    return LawEstimate(
-        miss_prefactor=_quantity(prefactor),
-        miss_exponent=_quantity(exponent),
-        p_value=math.nan if fit is None else fit.p_value,
-        is_refuted=fit is not None and fit.curve.kind != "power",
+    return CurveEstimate(
+        fan_outs=tuple(range(1, hits.shape[1] + 1)),
+        hit_probs=ratios(hits, trials, resamples),
+        law=estimate_law(counts, resamples),
     )
-
-
-def _ratio(parts: FloatArray, wholes: FloatArray, resamples: FloatArray) -> tuple[Quantity, ...]:
-    """Sum over sum for each column of `parts` [texts, columns]; `wholes` [texts, 1]."""
-    weights = np.concatenate([np.ones((1, resamples.shape[1])), resamples])
-    whole = weights @ wholes
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratios = (weights @ parts) / whole
-    return tuple(_quantity(column) for column in ratios.T)
-
-
-def _quantity(values: FloatArray) -> Quantity:
-    """The first value, between the percentiles of the others, which come from resampled texts."""
-    known = values[1:][np.isfinite(values[1:])]
-    if len(known) < 2:
-        return Quantity(float(values[0]))
-    low, high = np.percentile(known, _TAILS)
-    return Quantity(float(values[0]), float(low), float(high))
-
-
-def _resamples(num_texts: int, seed: int) -> FloatArray:
-    """[resamples, texts]: how often each text is taken."""
-    if num_texts < 2:
-        return np.zeros((0, num_texts))
-    shares: Sequence[float] = [1 / num_texts] * num_texts
-    return np.random.default_rng(seed).multinomial(num_texts, shares, size=_RESAMPLES).astype(np.float64)

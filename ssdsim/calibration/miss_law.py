@@ -91,7 +91,7 @@ def fit_law(fan_outs: NDArray[np.int64], trials: FloatArray, misses: FloatArray)
         miss = np.exp(linear)
         weight = trials * miss / (1 - miss)
         target = linear + np.divide(misses - trials * miss, trials * miss, out=np.zeros_like(miss), where=trials > 0)
-        sums = weight.sum(axis=1)
+        sums = np.maximum(weight.sum(axis=1), 1e-300)  # a resample may hold no trial
         centre = (weight * slope).sum(axis=1) / sums
         spread = (weight * (slope - centre[:, None]) ** 2).sum(axis=1)
         steepness = (weight * (slope - centre[:, None]) * target).sum(axis=1) / np.maximum(spread, 1e-12)
@@ -111,7 +111,7 @@ def _test_of_fit(counts: GuessCounts, law: FloatArray, laws: FloatArray, weights
     resampled = _deviations(counts, weights, laws)
     error = resampled.std(axis=0)
     known = error > 1e-12
-    scatter = (np.abs(resampled - deviation)[:, known] / error[known]).max(axis=1)
+    scatter = (np.abs(resampled - deviation)[:, known] / error[known]).max(axis=1, initial=0.0)
     statistic = float((np.abs(deviation)[known] / error[known]).max(initial=0.0))
     return float((1 + (scatter >= statistic).sum()) / (1 + len(scatter))), float(np.abs(deviation).max())
 

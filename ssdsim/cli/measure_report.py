@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ssdsim.cli.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
+    from ssdsim.calibration.hit_curves import CurveEstimate
     from ssdsim.measurement import FinishedRun
     from ssdsim.quantities import Quantity
     from ssdsim.run_summary import CombinationSummary
@@ -61,6 +62,7 @@ def show(runs: Sequence[FinishedRun]) -> None:
     if beside:
         title = "ms per round, beside verification (build: glue, tree and store), and the waits of both sides"
         print_table(title, ["combination", *_BESIDE.values()], _rows(beside, _BESIDE, _value))
+    _show_curves(runs)
     anchors = drift(runs)
     if anchors is not None:
         low, high = (100 * (bound / anchors.value - 1) for bound in (anchors.low or 0, anchors.high or 0))
@@ -80,19 +82,47 @@ def print_document(runs: Sequence[FinishedRun]) -> None:
             "verb": "measure",
             **{name: about[name] for name in ("models", "prompts", "max_tokens", "seed", "machine", "versions")},
             "anchors": None if anchors is None else anchors._asdict(),
-            "combinations": [_plain(summary) for summary in summarise_runs(runs)],
+            "combinations": [_plain(summary, runs) for summary in summarise_runs(runs)],
         }
     )
 
 
-def _plain(summary: CombinationSummary) -> dict[str, Any]:
+def _plain(summary: CombinationSummary, runs: Sequence[FinishedRun]) -> dict[str, Any]:
+    from ssdsim.cli.observation_report import plain_curve
+
+    curves = _curves(summary.setting.name, runs)
     return {
         "name": summary.setting.name,
         **summary.setting.plain(),
         "num_runs": summary.num_runs,
         "quantities": {name: quantity._asdict() for name, quantity in summary.quantities.items()},
+        "hit_curves": [
+            {"after": after, "at": at, **(plain_curve(curve) or {})} for (after, at), curve in curves.items()
+        ],
         "notes": list(summary.notes),
     }
+
+
+def _show_curves(runs: Sequence[FinishedRun]) -> None:
+    """Every fan-out's hit rate, from the ranks of the bonus tokens, whatever fan-out was run."""
+    from ssdsim.cli.observation_report import SHOWN_FAN_OUTS, law_text
+
+    rows = []
+    for name in dict.fromkeys(run.setting.name for run in runs):
+        for (after, at), curve in _curves(name, runs).items():
+            hits = [curve.at(fan_out) for fan_out in SHOWN_FAN_OUTS]
+            cells = ["-" if quantity is None else f"{quantity.value:.3f}" for quantity in hits]
+            rows.append([name, f"{after}, {at}".replace("_", " "), *cells, law_text(curve)])
+    if rows:
+        heads = ["combination", "bonus token", *(f"F={fan_out}" for fan_out in SHOWN_FAN_OUTS), "1 - c F^-r"]
+        print_table("hit probability by fan-out", heads, rows, words=2)
+
+
+def _curves(name: str, runs: Sequence[FinishedRun]) -> dict[tuple[str, str], CurveEstimate]:
+    from ssdsim.calibration.hit_curves import hit_curves_of
+    from ssdsim.calibration.runs import Run
+
+    return hit_curves_of([Run.of(run.records, run.name) for run in runs if run.setting.name == name])
 
 
 def _title(runs: Sequence[FinishedRun]) -> str:

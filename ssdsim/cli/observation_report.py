@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ssdsim.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from ssdsim.calibration.forced import CurveEstimate, ForcedEstimate
+    from ssdsim.calibration.forced import ForcedEstimate
+    from ssdsim.calibration.hit_curves import CurveEstimate
     from ssdsim.observation import Observed
     from ssdsim.quantities import Quantity
 
 _ALL = "all"
-_SHOWN_FAN_OUTS = (1, 2, 4, 8, 16, 32, 64)
+SHOWN_FAN_OUTS = (1, 2, 4, 8, 16, 32, 64)
 _CURVES = ("rejection", "all_accepted", "after_fallback")
 
 
@@ -39,7 +40,7 @@ def show(out: Path, lookaheads: Sequence[int]) -> None:
     heads = ["T", "prompts", "K", "tokens", "acceptance", "tokens/round", "by position"]
     print_table(title, heads, [_acceptance_cells(row) for row in plain], words=2)
     widest = observed[0].rejection_hits.shape[2]
-    fan_outs = [fan_out for fan_out in _SHOWN_FAN_OUTS if fan_out <= widest]
+    fan_outs = [fan_out for fan_out in SHOWN_FAN_OUTS if fan_out <= widest]
     heads = ["T", "prompts", "curve", "K", *(f"F={f}" for f in fan_outs), "1 - c F^-r"]
     curves = [_curve_cells(row, name, fan_outs) for row in plain for name in _CURVES]
     print_table("hit probability by fan-out", heads, [cells for cells in curves if cells], words=3)
@@ -102,15 +103,16 @@ def _curve_cells(row: Row, name: str, fan_outs: Sequence[int]) -> list[str]:
     if curve is None:
         return []
     hits = [f"{curve.hit_probs[fan_out - 1].value:.3f}" for fan_out in fan_outs]
-    return [f"{row.condition.temperature:g}", row.kind, name, str(row.lookahead), *hits, _law(curve)]
+    return [f"{row.condition.temperature:g}", row.kind, name, str(row.lookahead), *hits, law_text(curve)]
 
 
-def _law(curve: CurveEstimate) -> str:
+def law_text(curve: CurveEstimate) -> str:
+    """The fitted law with its intervals, and whether the counts refute it."""
     law = curve.law
     if law is None:
         return "no misses"
     text = f"c {_with_bounds(law.miss_prefactor, 2)}, r {_with_bounds(law.miss_exponent, 2)}"
-    return f"{text}; does not fit (p {law.p_value:.1g})" if law.is_refuted else text
+    return f"{text}; refuted (p {law.p_value:.1g})" if law.is_refuted else text
 
 
 def _saguaro_cells(row: Row, fan_out: int) -> list[str]:
@@ -140,15 +142,17 @@ def _plain(found: ForcedEstimate) -> dict[str, Any]:
         "acceptance_prob": [quantity._asdict() for quantity in found.per_position],
         "mean_acceptance_length": found.mean_acceptance_length._asdict(),
         "cache_hit_rate_by_fan_out": [quantity._asdict() for quantity in found.hit_rates],
-        "hit_curves": {name: _plain_curve(getattr(found, name)) for name in _CURVES},
+        "hit_curves": {name: plain_curve(getattr(found, name)) for name in _CURVES},
     }
 
 
-def _plain_curve(curve: CurveEstimate | None) -> dict[str, Any] | None:
+def plain_curve(curve: CurveEstimate | None) -> dict[str, Any] | None:
+    """A curve in plain data."""
     if curve is None:
         return None
     law = curve.law
     return {
+        "fan_outs": list(curve.fan_outs),
         "hit_probs": [quantity._asdict() for quantity in curve.hit_probs],
         "law": None
         if law is None
