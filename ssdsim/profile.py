@@ -26,12 +26,21 @@ from ssdsim.theory.hit_curve import AllAccepted, HitCurve, PowerLaw, ShiftedPowe
 PROFILE_SCHEMA: Literal[1] = 1
 
 
+class Counted(Document):
+    """The counts that a curve was fitted to: bonus tokens, and how many of them were not among the first F guesses."""
+
+    fan_outs: tuple[PositiveInt, ...]
+    trials: tuple[NonNegativeInt, ...]
+    misses: tuple[NonNegativeInt, ...]
+
+
 class PowerLawCurve(Document):
     """h(F) = 1 - miss_prefactor * F^-miss_exponent for F >= 1, h(0) = 0."""
 
     kind: Literal["power"] = "power"
     miss_exponent: PositiveFloat
     miss_prefactor: Annotated[Probability, Field(gt=0)] = 1.0
+    counted: Counted | None = None
 
     def curve(self) -> HitCurve:
         return PowerLaw(exponent=self.miss_exponent, prefactor=self.miss_prefactor)
@@ -53,6 +62,7 @@ class TableCurve(Document):
 
     kind: Literal["table"] = "table"
     hit_probs: Annotated[tuple[Probability, ...], Field(min_length=2)]
+    counted: Counted | None = None
 
     @model_validator(mode="after")
     def _from_zero_up(self) -> TableCurve:
