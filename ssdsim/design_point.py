@@ -98,8 +98,8 @@ def _undrafted_row(drafting: Drafting, behaviour: Behaviour) -> RowKind:
     num_tokens = 0 if drafting.fallback.kind is FallbackKind.JIT else num_fallback_tokens(drafting)
     if drafting.fallback.kind is FallbackKind.NGRAM and behaviour.ngram_acceptance is not None:
         found = behaviour.ngram_acceptance
-        row = _row(_on_miss(drafting, num_tokens), found.at(num_tokens), *_curves_after_fallback(behaviour, num_tokens))
-        return replace(row, spread=found.spread)
+        curves = _curves_after_fallback(behaviour, num_tokens)
+        return replace(_row(_on_miss(drafting, num_tokens), found.at(num_tokens), *curves), spread=found.spread)
     here = _row(_on_miss(drafting, 0), (), *_curves_after_fallback(behaviour, 0))
     return RowKind(
         acceptance=(0.0,) * num_tokens,

@@ -142,7 +142,8 @@ class Workload(Document):
     @classmethod
     def _shorthand(cls, value: Any) -> Any:
         """A plain number of tokens is a constant length."""
-        return {"kind": "constant", "value": value} if isinstance(value, int) and not isinstance(value, bool) else value
+        is_count = isinstance(value, int) and not isinstance(value, bool)
+        return {"kind": "constant", "value": value} if is_count else value
 
 
 class Run(Document):

@@ -110,7 +110,9 @@ class Stepped:
         outcomes = self._outcomes.draw(rows.slots, kinds, rows.ages, rows.produced)
         emitted = np.minimum(outcomes.num_accepted + 1, rows.left)
         left = rows.left - emitted
-        after = rows._replace(ages=rows.ages + 1, produced=rows.produced + self._kept * emitted, left=left, missed=~outcomes.hits)
+        after = rows._replace(
+            ages=rows.ages + 1, produced=rows.produced + self._kept * emitted, left=left, missed=~outcomes.hits
+        )
         self._rows = after if left.all() else after.where(left > 0)
         return Step(rows, kinds, sources, outcomes.num_accepted, emitted, outcomes.hits, outcomes.bonus_rank)
 
