@@ -32,6 +32,8 @@ class Outcome(NamedTuple):
     bonus_tokens: Ints  # [n]
     verified_s: float
     """When the logits were there; what followed is acceptance."""
+    context_tokens: float
+    """Mean context of the rows when they were verified."""
 
 
 class Verifier:
@@ -79,8 +81,9 @@ class Verifier:
         if self._synthetic is not None:
             num_accepted, bonus = self._synthetic.outcome(rows, num_proposed)
         self._decoder.rollback(rows, starts + 1 + num_accepted)
+        context_tokens = float(self.contexts.num_tokens[rows].mean())
         self.contexts.settle(rows, num_accepted, bonus)
-        return Outcome(num_accepted, bonus, verified_s)
+        return Outcome(num_accepted, bonus, verified_s, context_tokens)
 
     def _accept_sampled(
         self,

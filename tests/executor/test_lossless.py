@@ -168,7 +168,7 @@ def test_a_request_does_not_depend_on_what_shares_its_batch(pair: Pair, mode: st
 
 
 def test_output_ends_with_the_first_stop_token_unless_told_to_ignore_it(pair: Pair) -> None:
-    prompt = prompts(1, pair.target.vocab_size)[0]
+    prompt = prompts(NUM_PROMPTS, pair.target.vocab_size)[0]
     reference = greedy_references(pair, NUM_PROMPTS, NUM_TOKENS)[0]
     stop = reference[20]
     end = reference.index(stop) + 1
