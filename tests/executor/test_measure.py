@@ -11,6 +11,7 @@ import pytest
 from random_pair import write_random_pair
 
 from executor.measure import measure, requests_of
+from executor.pairs import PAIRS_DIR
 from executor.prompts_input import TokenPrompt, gather_prompts, tokenise
 from ssdsim.errors import InputError
 from ssdsim.measurement import (
@@ -248,6 +249,18 @@ def test_few_prompts_for_a_large_batch_are_remarked(models: ModelSource, tmp_pat
     heard = Heard()
     measure(MeasurementPlan(models=models, texts=texts, runs=schedule(one), out=tmp_path), heard)
     assert heard.remarks == ["4 prompts fill a batch of 4 for a small part of a run only; give more"]
+
+
+def test_the_built_in_pair_is_measured_under_its_own_name(tmp_path: Path) -> None:
+    if not (PAIRS_DIR / "tiny" / "target" / "model.safetensors").is_file():
+        pytest.skip("the weights of the pair `tiny` are not in this checkout")
+    texts = Texts(num_prompts=2, max_tokens=6)
+    plan = MeasurementPlan(
+        models=ModelSource(pair="tiny"), texts=texts, runs=schedule(settings(Mode.SD)), out=tmp_path
+    )
+    measure(plan, Heard())
+    about = read_run(plan.folder(plan.runs[0])).records.about
+    assert (about["models"]["target"], about["models"]["draft"]) == ("tiny/target", "tiny/draft")
 
 
 def test_requests_differ_in_their_seeds_only_by_place() -> None:
