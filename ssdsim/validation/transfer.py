@@ -13,7 +13,7 @@ import numpy as np
 
 from ssdsim.calibration.behaviours import fit_behaviour
 from ssdsim.calibration.runs import Run, by_condition
-from ssdsim.errors import DomainError, InputError
+from ssdsim.errors import InputError
 from ssdsim.evaluate import Method, evaluate
 from ssdsim.profile import Behaviour, PairProfile
 from ssdsim.records import Lookup
@@ -43,7 +43,9 @@ def transfers(profile: PairProfile, calibration: Sequence[Run], held_out: Sequen
     found: list[Transfer] = []
     for source in (*kinds, ALL_KINDS) if len(kinds) > 1 else ():
         behaviours = profile.behaviours if source == ALL_KINDS else _behaviours_on(source, calibration)
-        each = (_transfer(profile, behaviours, held_out, source, target) for target in kinds)
+        asked = profile.model_copy(update={"behaviours": tuple(behaviours)})
+        predicted = [(run, answer) for run in held_out if (answer := _predicted(run, asked)) is not None]
+        each = (_transfer(predicted, source, target) for target in kinds)
         found.extend(transfer for transfer in each if transfer is not None)
     return found
 
@@ -58,22 +60,26 @@ def _behaviours_on(kind: str, runs: Sequence[Run]) -> tuple[Behaviour, ...]:
     return tuple(found)
 
 
-def _transfer(
-    profile: PairProfile, behaviours: Sequence[Behaviour], runs: Sequence[Run], source: str, target: str
-) -> Transfer | None:
-    asked = profile.model_copy(update={"behaviours": tuple(behaviours)})
+def _predicted(run: Run, profile: PairProfile) -> tuple[float, float] | None:
+    """Acceptance length and hit rate of a run's scenario; None for AR and what the exact model refuses."""
+    if run.mode is Mode.AR:
+        return None
+    try:
+        found = evaluate(scenario_of(run.records, profile), Method.EXACT).quantities
+    except InputError:
+        return None
+    return found["mean_acceptance_length"].value, found["cache_hit_rate"].value
+
+
+def _transfer(predicted: Sequence[tuple[Run, tuple[float, float]]], source: str, target: str) -> Transfer | None:
     lengths, rates = [], []
-    for run in runs:
+    for run, (length, hit_rate) in predicted:
         part = next((p for p in run.by_prompt_kind() if p.workload.prompt_kind == target), None)
-        if part is None or run.mode is Mode.AR or not len(part.outcomes["round"]):
+        if part is None or not len(part.outcomes["round"]):
             continue
-        try:
-            predicted = evaluate(scenario_of(run.records, asked), Method.EXACT).quantities
-        except (DomainError, InputError):
-            continue
-        lengths.append(abs(predicted["mean_acceptance_length"].value / _acceptance_length(part) - 1))
-        if run.mode is Mode.SSD and (rate := _hit_rate(part)) is not None:
-            rates.append(abs(predicted["cache_hit_rate"].value - rate))
+        lengths.append(abs(length / _acceptance_length(part) - 1))
+        if run.mode is Mode.SSD and (seen := _hit_rate(part)) is not None:
+            rates.append(abs(hit_rate - seen))
     if not lengths:
         return None
     return Transfer(
