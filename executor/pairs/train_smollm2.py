@@ -26,7 +26,7 @@ from executor.pairs.prompts import read_prompts, select_prompts
 from executor.pairs.recipes import parse_recipe
 from executor.pairs.reduced_head import build_reduced, load_reduced, save_reduced
 from executor.pairs.self_chat import SelfChat
-from executor.pairs.smollm2 import smollm2_paths, target_embedding
+from executor.pairs.smollm2 import target_dir, target_embedding
 from executor.pairs.teacher import GREEDY, SAMPLED, Model, TeacherLog, continuation, write_text
 from executor.pairs.training import TrainingPlan, fit, scheduled
 
@@ -54,9 +54,9 @@ def load_target() -> tuple[Model, Any]:
     """(target in fp32, tokenizer)."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    paths = smollm2_paths()
-    model = AutoModelForCausalLM.from_pretrained(paths.target, dtype=torch.float32).eval()
-    return model, AutoTokenizer.from_pretrained(paths.tokenizer)
+    directory = target_dir()
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    return model, AutoTokenizer.from_pretrained(directory)
 
 
 def log_target(recipe: Recipe, target: Model, tokenizer: Any, work: Path) -> TeacherLog:
@@ -100,7 +100,7 @@ def new_draft(recipe: Recipe, token_ids: Tensor) -> Any:
     from transformers import AutoConfig
 
     torch.manual_seed(recipe.seed)
-    config = AutoConfig.from_pretrained(smollm2_paths().target)
+    config = AutoConfig.from_pretrained(target_dir())
     config.num_hidden_layers = recipe.layers
     return build_reduced(config, target_embedding().float(), token_ids)
 

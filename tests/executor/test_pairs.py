@@ -26,6 +26,7 @@ from executor.pairs.measure_tiny import held_out_rows  # noqa: E402
 from executor.pairs.prompts import KINDS, read_prompts, select_prompts  # noqa: E402
 from executor.pairs.reduced_head import build_reduced, load_reduced, save_reduced  # noqa: E402
 from executor.pairs.self_chat import SelfChat  # noqa: E402
+from executor.pairs.smollm2 import cache_dir  # noqa: E402
 from executor.pairs.teacher import GREEDY, SAMPLED, TeacherLog, continuation, read_text, write_text  # noqa: E402
 from executor.pairs.tokenizer import encode_all, load_tokenizer  # noqa: E402
 from executor.pairs.train_smollm2 import head_tokens, onto_head  # noqa: E402
@@ -141,6 +142,14 @@ class TestPairPaths:
         with pytest.raises(InputError, match=r"ssdsim\[smollm2\]"):
             pair_paths("smollm2")
         assert not list(tmp_path.iterdir())
+
+    def test_smollm2_without_its_draft_names_the_script_that_makes_it(self, monkeypatch: Any, tmp_path: Path) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        monkeypatch.setattr("executor.pairs.smollm2.DRAFT_DIR", tmp_path / "draft")
+        cache_dir().mkdir(parents=True)
+        (cache_dir() / "model.safetensors").touch()
+        with pytest.raises(InputError, match="train_smollm2"):
+            pair_paths("smollm2")
 
     def test_importing_the_package_imports_no_torch(self) -> None:
         code = "import sys, executor.pairs.prompts; print('torch' in sys.modules, 'transformers' in sys.modules)"
@@ -327,7 +336,7 @@ class TestPrompts:
         assert read_prompts(path)[0] == ("1", "other", "Hello")
 
 
-def test_the_draft_of_smollm2_is_stored_without_its_targets_weights() -> None:
+def test_a_stored_draft_of_smollm2_stays_under_16_mb() -> None:
     weights = PAIRS_DIR / "smollm2_draft" / "model.safetensors"
     if not weights.is_file():
         pytest.skip("this checkout holds no distilled draft for smollm2")
