@@ -29,7 +29,7 @@ _FEW_REACHED = 50
 """A position that was reached less often is little known."""
 _WIDEST = 0.98
 """Share of the widest possible spread that a profile may hold."""
-_TELLS_APART = 0.01
+_TELLS_APART = 0.05
 """Probability of so large a difference between lookaheads by chance, below which they are kept apart."""
 _UNKNOWN_CURVE = {"kind": "table", "hit_probs": [0.0, 0.0]}
 
