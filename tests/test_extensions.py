@@ -56,7 +56,7 @@ def test_a_foreign_executor_is_recognised(offer: Offer, monkeypatch: pytest.Monk
     with pytest.raises(InputError, match=r"another package called `executor` .* pip uninstall executor"):
         load_extension("some.group", "verb")
     for name in [name for name in sys.modules if name.partition(".")[0] == "executor"]:
-        monkeypatch.delitem(sys.modules, name)
+        del sys.modules[name]  # not by monkeypatch, which would bring the foreign package back
 
 
 def test_a_mistake_within_an_extension_is_not_explained_away(offer: Offer) -> None:
