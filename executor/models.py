@@ -1,50 +1,29 @@
-"""Model files into a `LlamaModel`: Hugging Face directory or hub id, GGUF file, or dummy weights of any
-config.
+"""Model files into a `LlamaModel`; which sources there are is told in `executor.checkpoints`.
 
-Weights come from safetensors only; nothing is unpickled. Both roles load here, each in its own process.
-
-A source is one of
-- a directory with `config.json` and `*.safetensors` (one file, or shards with an index),
-- a hub id such as `HuggingFaceTB/SmolLM2-135M`, fetched once into the Hugging Face cache,
-- a `.gguf` file, dequantised at load (extra `smollm2`),
-- `dummy:PATH` with a `config.json` or a directory that has one: random weights of the right shapes, for
-timelines of
-  models whose weights cannot be had.
-
-A draft may leave out what it shares with its target. A checkpoint without `embed_tokens` takes the
-embedding of the model given as `embedding_source`; one with a tensor `head_token_ids` (int32 [H]) has a
-head over these H tokens only, and proposes no others.
+Both roles load here, each in its own process. A draft may leave out what it shares with its target: a checkpoint
+without `embed_tokens` takes the embedding of the model given as `embedding_source`; one with a tensor
+`head_token_ids` (int32 [H]) has a head over these H tokens only (tied: the rows of the embedding), and proposes no
+others.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from executor.checkpoints import is_dummy, model_folder, read_config, read_tensors
 from executor.llama import Layer, LlamaModel, LlamaShape
 from executor.matrix import Matrix
 from ssdsim.errors import InputError
 
-SUPPORTED = ("llama", "qwen2", "qwen3")
-"""`model_type` of the architectures that the lean forward computes; SmolLM2 and TinyLlama are `llama`."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SPARE_POSITIONS = 512
 """Rotary positions beyond the model's context, for tokens proposed near its end that can never be kept."""
-_DUMMY = "dummy:"
-_NEEDED = {
-    *("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "tie_word_embeddings"),
-    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
-    *("hidden_act", "rms_norm_eps", "rope_parameters"),
-}
-"""Fields of a `config.json` that the lean forward depends on."""
 
 Share = Callable[[Any, dict[str, Tensor]], tuple[Any, dict[str, Tensor]]]
 """From a checkpoint (its configuration, its tensors by name) to the part that this process keeps."""
@@ -76,15 +55,7 @@ def load_model(
     that several hold together. Raises InputError naming the file and the remedy."""
     if dtype not in DTYPES:
         raise InputError(f"dtype: one of {', '.join(DTYPES)}; got {dtype!r}")
-    dummy = source.startswith(_DUMMY)
-    if dummy:
-        config = _config(Path(source.removeprefix(_DUMMY)))
-        tensors = _dummy_tensors(config, seed)
-    elif source.endswith(".gguf"):
-        config, tensors = _gguf(Path(source))
-    else:
-        folder = _folder(source)
-        config, tensors = _config(folder), _safetensors(folder)
+    config, tensors = read_config(source), read_tensors(source, seed, DTYPES[dtype], device)
     if "embed_tokens.weight" not in tensors:
         tensors["embed_tokens.weight"] = _shared_embedding(source, embedding_source)
     head_token_ids = _reduced_head(source, config, tensors)
@@ -99,7 +70,7 @@ def load_model(
         vocab_size=vocab_size,
         head_token_ids=None if head_token_ids is None else head_token_ids.to(device),
         eos_token_ids=eos_token_ids,
-        dummy=dummy,
+        dummy=is_dummy(source),
     )
 
 
@@ -126,7 +97,7 @@ def check_same_vocabulary(target: str, draft: str) -> None:
 
 def vocab_size_of(source: str) -> int:
     """Entries of a model's vocabulary, from its configuration alone."""
-    return int(_config_of(source).vocab_size)
+    return int(read_config(source).vocab_size)
 
 
 def load_tokenizer(source: str) -> Any:
@@ -137,7 +108,7 @@ def load_tokenizer(source: str) -> Any:
         if source.endswith(".gguf"):
             path = Path(source)
             return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-        return AutoTokenizer.from_pretrained(str(_folder(source)))
+        return AutoTokenizer.from_pretrained(str(model_folder(source)))
     except (OSError, ValueError) as error:
         raise InputError(f"tokenizer: none usable in {source} ({error})") from error
 
@@ -232,156 +203,23 @@ def _rotary(config: Any, num_positions: int) -> Tensor:
     return torch.stack((angles.cos(), angles.sin())) * scale
 
 
-def _config_of(source: str) -> Any:
-    if source.startswith(_DUMMY):
-        return _config(Path(source.removeprefix(_DUMMY)))
-    return _gguf_config(Path(source)) if source.endswith(".gguf") else _config(_folder(source))
-
-
-def _config(path: Path) -> Any:
-    """The checked `config.json` at `path` (the file or its directory)."""
-    file = path if path.suffix == ".json" else path / "config.json"
-    try:
-        raw = json.loads(file.read_text())
-        model_type = raw.get("model_type")
-        if model_type in SUPPORTED:
-            return _checked(_spelled_out(raw), str(file))
-    except FileNotFoundError as error:
-        raise InputError(f"{file}: no such file; a model directory has a config.json") from error
-    except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"{file}: is not a usable model configuration ({error})") from error
-    raise InputError(f"{file}: model_type {model_type!r} is not one of {', '.join(SUPPORTED)}")
-
-
-def _spelled_out(raw: dict[str, Any]) -> Any:
-    """`raw` with its fields as attributes. transformers, which takes seconds to import, is asked only where
-    the file relies on its defaults or on a spelling from before version 5."""
-    if raw.keys() >= _NEEDED and raw["rope_parameters"].get("rope_type") == "default":
-        return SimpleNamespace(**raw)
-    from transformers import AutoConfig
-
-    return AutoConfig.for_model(**raw)
-
-
-def transformers_config(config: Any) -> Any:
-    """transformers' own object of a configuration that was read here, for what only transformers can make."""
-    from transformers import AutoConfig
-
-    return AutoConfig.for_model(**vars(config)) if isinstance(config, SimpleNamespace) else config
-
-
-def _checked(config: Any, where: str) -> Any:
-    rope = getattr(config, "rope_parameters", None) or {}
-    refused = {
-        "quantization_config": getattr(config, "quantization_config", None) is not None,
-        "hidden_act": config.hidden_act != "silu",
-        "use_sliding_window": bool(getattr(config, "use_sliding_window", False)),
-        "mlp_bias": bool(getattr(config, "mlp_bias", False)),
-        "rope_parameters": rope.get("rope_type", "default") in {"dynamic", "longrope"},
-    }
-    problems = [name for name, refuse in refused.items() if refuse]
-    if problems:
-        raise InputError(f"{where}: {', '.join(problems)}: this variant is not supported by the executor")
-    return config
-
-
-def _folder(source: str) -> Path:
-    path = Path(source)
-    if path.is_dir():
-        return path
-    if path.is_absolute() or source.startswith((".", "~")) or source.count("/") != 1:
-        raise InputError(f"model: {source}: no such directory, and not a hub id of the form owner/name")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    wanted = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-    try:
-        fetched = snapshot_download(source, allow_patterns=wanted)
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        raise InputError(f"model: {source}: no such directory, nor does the hub give it ({error})") from error
-    return Path(fetched)
-
-
-def _safetensors(folder: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise InputError(f"{folder}: has no *.safetensors; other weight formats are not loaded")
-    tensors: dict[str, Tensor] = {}
-    for file in files:
-        try:
-            loaded = load_file(file)
-        except (SafetensorError, OSError) as error:
-            raise InputError(f"{file}: cannot be read as safetensors ({error}); copy it again") from error
-        tensors |= {name.removeprefix("model."): tensor for name, tensor in loaded.items()}
-    return tensors
-
-
-def _gguf(path: Path) -> tuple[Any, dict[str, Tensor]]:
-    from transformers import AutoModelForCausalLM
-
-    _gguf_config(path)
-    try:
-        module = AutoModelForCausalLM.from_pretrained(
-            str(path.parent), gguf_file=path.name, dtype=torch.float32, use_safetensors=True
-        )
-    except (OSError, ValueError, ImportError) as error:
-        raise InputError(f"{path}: not readable as GGUF ({error}); the extra `smollm2` brings gguf") from error
-    tensors = {name.removeprefix("model."): tensor.detach() for name, tensor in module.state_dict().items()}
-    return module.config, tensors
-
-
-def _gguf_config(path: Path) -> Any:
-    from transformers import AutoConfig
-
-    if not path.is_file():
-        raise InputError(f"model: {path}: no such file")
-    try:
-        config = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
-    except (OSError, ValueError, ImportError) as error:
-        raise InputError(f"{path}: not readable as GGUF ({error}); the extra `smollm2` brings gguf") from error
-    if config.model_type not in SUPPORTED:
-        raise InputError(f"{path}: model_type {config.model_type!r} is not one of {', '.join(SUPPORTED)}")
-    return config
-
-
-def _shared_embedding(source: str, embedding_source: str | None) -> Tensor:
-    if embedding_source is None:
-        raise InputError(f"{source}: has no embedding of its own; it runs beside the target it was made for")
-    tensors = _gguf(Path(embedding_source))[1] if embedding_source.endswith(".gguf") else None
-    tensors = _safetensors(_folder(embedding_source)) if tensors is None else tensors
-    if "embed_tokens.weight" not in tensors:
-        raise InputError(f"{embedding_source}: has no embedding to share with {source}")
-    return tensors["embed_tokens.weight"]
-
-
-def _dummy_tensors(config: Any, seed: int) -> dict[str, Tensor]:
-    """Normal weights of the scale that keeps activations of order one, so that no kernel meets infinities."""
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        module = AutoModelForCausalLM.from_config(transformers_config(config))
-    generator = torch.Generator().manual_seed(seed)
-    tensors: dict[str, Tensor] = {}
-    for name, tensor in module.state_dict().items():
-        short = name.removeprefix("model.")
-        if tensor.ndim == 1:
-            tensors[short] = torch.ones(tensor.shape) if "norm" in short else torch.zeros(tensor.shape)
-        else:
-            tensors[short] = torch.randn(tensor.shape, generator=generator) / math.sqrt(tensor.shape[-1])
-    return tensors
-
-
 def _tokens(source: str) -> dict[str, int] | None:
     """Token -> id of the tokenizer beside the weights; None where there is none to compare."""
-    if source.startswith(_DUMMY):
+    if is_dummy(source):
         return None
     try:
         return dict(load_tokenizer(source).get_vocab())
     except InputError:
         return None
+
+
+def _shared_embedding(source: str, embedding_source: str | None) -> Tensor:
+    if embedding_source is None:
+        raise InputError(f"{source}: has no embedding of its own; it runs beside the target it was made for")
+    tensors = read_tensors(embedding_source, 0, torch.float32, "cpu")
+    if "embed_tokens.weight" not in tensors:
+        raise InputError(f"{embedding_source}: has no embedding to share with {source}")
+    return tensors["embed_tokens.weight"]
 
 
 def _reduced_head(source: str, config: Any, tensors: dict[str, Tensor]) -> Tensor | None:

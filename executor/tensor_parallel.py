@@ -32,9 +32,10 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from executor.checkpoints import transformers_config
 from executor.decoder import Decoder
 from executor.llama import KVCache, LlamaModel, Step
-from executor.models import Share, transformers_config
+from executor.models import Share
 from ssdsim.errors import DomainError, InputError
 
 _STYLES: dict[str, type[ParallelStyle]] = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
