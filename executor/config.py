@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from executor.messages import Layout
 from ssdsim.errors import DomainError
 from ssdsim.records import FinishReason
-from ssdsim.scenario import Drafting, Mode
+from ssdsim.scenario import Drafting, FallbackKind, Mode
 from ssdsim.theory.hit_curve import AllAccepted, HitCurve, PowerLaw
 
 
@@ -54,6 +54,17 @@ class EngineConfig:
                 raise DomainError(name, "an integer of at least 1", value)
         if self.mode is not Mode.AR and self.drafting.num_speculative_tokens < 1:
             raise DomainError("num_speculative_tokens", "at least 1 in modes sd and ssd", 0)
+        if self.drafting.drafter != "model":
+            raise DomainError("drafter", "only 'model' can be executed", self.drafting.drafter)
+        if self.mode is Mode.SSD:
+            self._check_fallback()
+
+    def _check_fallback(self) -> None:
+        fallback = self.drafting.fallback
+        if fallback.kind is FallbackKind.THRESHOLD and fallback.threshold is None:
+            raise DomainError("threshold", "the fallback 'threshold' needs a number of misses here", None)
+        if fallback.kind is FallbackKind.AUTO and self.critical_batch_size is None:
+            raise DomainError("critical_batch_size", "the fallback 'auto' needs b*, from a profile of the pair", None)
 
     @property
     def num_speculative_tokens(self) -> int:
