@@ -27,7 +27,7 @@ from ssdsim.scenario import Scenario
 from ssdsim.scenario_files import scenario_from
 from ssdsim.sim import Aggregates, simulate
 
-TURNS = 5
+TURNS = 9
 NUM_ROUNDS = 20_000
 NUM_TOKENS = 256
 CONCURRENCY = 32
