@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ssdsim.policies import allocate_fan_out
-from ssdsim.profile import Behaviour
+from ssdsim.profile import Behaviour, CurvePair
 from ssdsim.scenario import Drafting, FallbackKind, FanOut, Scenario, num_fallback_tokens
 from ssdsim.theory.hit_curve import AllAccepted, HitCurve
 
@@ -81,15 +81,20 @@ def resolve(scenario: Scenario) -> DesignPoint:
         scenario=scenario,
         behaviour=behaviour,
         drafted=_drafted_row(drafting.fan_out, acceptance, behaviour),
-        redrafted=_drafted_row(_redrafted_fan_out(drafting), acceptance, behaviour),
+        redrafted=_drafted_row(
+            _redrafted_fan_out(drafting), acceptance, behaviour, behaviour.hit_curves.after_redraft
+        ),
         undrafted=_undrafted_row(drafting, behaviour),
     )
 
 
-def _drafted_row(fan_out: FanOut, acceptance: tuple[float, ...], behaviour: Behaviour) -> RowKind:
-    after_draft = behaviour.hit_curves.after_draft
-    last = after_draft.all_accepted_curve(_agreement(len(acceptance), behaviour))
-    row = _row(fan_out, acceptance, after_draft.rejection.curve(), last)
+def _drafted_row(
+    fan_out: FanOut, acceptance: tuple[float, ...], behaviour: Behaviour, measured: CurvePair | None = None
+) -> RowKind:
+    """A row of drafted tokens; `measured` are its curves where they are not those of drafted rows in general."""
+    curves = measured or behaviour.hit_curves.after_draft
+    last = curves.all_accepted_curve(_agreement(len(acceptance), behaviour))
+    row = _row(fan_out, acceptance, curves.rejection.curve(), last)
     return replace(row, spread=behaviour.acceptance.spread)
 
 

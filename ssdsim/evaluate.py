@@ -82,8 +82,8 @@ def _exact(scenario: Scenario, mode: Mode) -> tuple[dict[str, Quantity], tuple[s
     if scenario.workload.arrivals == "static":
         columns = static_columns(point, slots, setting)
     else:
-        columns = batch_columns(slots, setting, scenario.pair.costs, scenario.placement.num_draft_devices)
-    notes = exact_notes(scenario.pair.costs)
+        columns = batch_columns(slots, setting, scenario.costs, scenario.placement.num_draft_devices)
+    notes = exact_notes(scenario.costs)
     chosen = (f"fallback auto: {kind}",) if scenario.drafting.fallback.kind is FallbackKind.AUTO else ()
     return {name: Quantity(float(column[0])) for name, column in columns.items()}, (*notes, *chosen)
 

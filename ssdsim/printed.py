@@ -19,10 +19,10 @@ from ssdsim.theory.speedup import sd_speedup, ssd_speedup, stationary_cache_hit_
 
 def printed_quantities(point: DesignPoint, mode: Mode) -> tuple[dict[str, float], tuple[str, ...]]:
     """Quantities and notes of one mode; raises DomainError where the paper has no formula."""
-    costs, b = point.scenario.pair.costs, point.scenario.workload.batch_size
+    costs, b = point.scenario.costs, point.scenario.workload.batch_size
     context = point.scenario.workload.prompt_tokens.pmf()
     mean_context = float(context[0] @ context[1])
-    unit_s = float(costs.verify_s(b, b, mean_context) + costs.host_s(b))
+    unit_s = float(costs.verify_s(b, b, mean_context) + costs.sample_s(b) + costs.host_s(b))
     if mode is Mode.AR:
         return {"tokens_per_s": b / unit_s, "round_s": unit_s, "mean_acceptance_length": 1.0}, ()
     steps = point.scenario.drafting.num_speculative_tokens
@@ -41,7 +41,7 @@ def _ssd(
     point: DesignPoint, unit_s: float, context: float, drafted_length: float
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     drafting, b = point.scenario.drafting, point.scenario.workload.batch_size
-    costs, kind = point.scenario.pair.costs, resolve_fallback(point).kind
+    costs, kind = point.scenario.costs, resolve_fallback(point).kind
     if kind is FallbackKind.THRESHOLD:
         raise DomainError("drafting.fallback.kind", "the paper has no threshold policy: use 'exact'", str(kind))
     answered = point.redrafted if kind is FallbackKind.JIT else point.undrafted

@@ -27,7 +27,7 @@ PROFILE_SCHEMA: Literal[1] = 1
 
 
 class Counted(Document):
-    """The counts that a curve was fitted to: bonus tokens, and how many of them were not among the first F guesses."""
+    """The counts that a curve was fitted to: bonus tokens, and how many of them were not in the first F guesses."""
 
     fan_outs: tuple[PositiveInt, ...]
     trials: tuple[NonNegativeInt, ...]
@@ -97,6 +97,9 @@ class HitCurves(Document):
     """Hit curves after a drafted round and after a fallback that drafted nothing."""
 
     after_draft: CurvePair
+    after_redraft: CurvePair | None = None
+    """After a miss that was drafted just in time, which marks a stretch that is hard to guess; as `after_draft` where
+    absent."""
     after_fallback: CurvePair | None = None
     """Where absent, the all-accepted curve of a drafted round holds at every position: no guess of the draft was
     rejected there (THEORY 4.3, 6.3)."""
@@ -249,6 +252,8 @@ class PairProfile(Document):
     hardware: Hardware
     behaviours: Annotated[tuple[Behaviour, ...], Field(min_length=1)]
     costs: Costs
+    costs_when_sampled: Costs | None = None
+    """Above temperature 0, where distributions are computed, sent and drawn from; `costs` where absent."""
     limits: Limits = Limits()
     ranges: dict[str, Range] = Field(default_factory=dict)
     """Field path to the range in which it may lie."""
@@ -256,6 +261,11 @@ class PairProfile(Document):
     """How surely the estimated numbers are known."""
     provenance: dict[str, Provenance] = Field(default_factory=dict)
     """Field path to where the number comes from; a path covers everything below it."""
+
+    def costs_at(self, temperature: float) -> Costs:
+        """What a round costs at a temperature."""
+        sampled = self.costs_when_sampled if temperature > 0 else None
+        return sampled if sampled is not None else self.costs
 
     def behaviour(
         self, *, temperature: float, saguaro_downweight: float, prompt_kind: str | None, drafter: str

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ssdsim.catalog import DEFAULT_PROFILE, load_profile
+from ssdsim.costs.models import Costs
 from ssdsim.distributions import Constant, LengthDistribution
 from ssdsim.profile import PairProfile
 from ssdsim.schema import (
@@ -190,6 +191,11 @@ class Scenario(Document):
         if problems:
             raise Inconsistent(problems)
         return self
+
+    @property
+    def costs(self) -> Costs:
+        """What a round of this scenario costs."""
+        return self.pair.costs_at(self.workload.temperature)
 
     @property
     def num_target_devices(self) -> int:

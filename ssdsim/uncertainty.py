@@ -199,8 +199,9 @@ def _exact_columns(draws: _Draws, mode: Mode) -> dict[str, FloatArray]:
     kind = draws.scenario.drafting.fallback.kind
     slots, setting = slot_numbers(draws.points, mode, kind), setting_of(draws.points[0], mode, kind)
     devices = draws.scenario.placement.num_draft_devices
+    temperature = draws.scenario.workload.temperature
     rows = [
-        batch_columns(slots.take(np.array([i])), setting, profile.costs, devices)
+        batch_columns(slots.take(np.array([i])), setting, profile.costs_at(temperature), devices)
         for i, profile in enumerate(draws.profiles)
     ]
     columns = {name: np.array([float(row[name][0]) for row in rows]) for name in rows[0]}

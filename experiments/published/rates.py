@@ -53,7 +53,7 @@ def columns(profile: Profile, mode: str, drafting: dict[str, Any], prompt_kind: 
     found = batch_columns(
         slot_numbers([point], scenario.mode, fallback),
         setting_of(point, scenario.mode, fallback),
-        scenario.pair.costs,
+        scenario.costs,
     )
     return {name: float(value[0]) for name, value in found.items()}
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ssdsim.calibration.acceptance import FEW_REQUESTS, AcceptanceFit, fit_acceptance
 from ssdsim.calibration.estimates import Estimates, rounded
-from ssdsim.calibration.guesses import POSITIONS, count_guesses
+from ssdsim.calibration.guesses import APART, POSITIONS, count_guesses
 from ssdsim.calibration.miss_law import FEW_TRIALS, MissLawFit, fit_hit_curve
 from ssdsim.calibration.runs import DRAFTED, Run
 from ssdsim.calibration.trials import Trials, count_trials
@@ -31,6 +31,8 @@ _WIDEST = 0.98
 """Share of the widest possible spread that a profile may hold."""
 _TELLS_APART = 0.05
 """Probability of so large a difference between lookaheads by chance, below which they are kept apart."""
+_APART_FROM = 100
+"""Rejected guesses of either kind from which curves are kept apart."""
 _UNKNOWN_CURVE = {"kind": "table", "hit_probs": [0.0, 0.0]}
 
 
@@ -166,7 +168,7 @@ def _add_ngram_acceptance(fit: BehaviourFit, runs: Sequence[Run]) -> None:
 
 
 def _add_curves(fit: BehaviourFit, runs: Sequence[Run]) -> None:
-    found = {place: curve for place in POSITIONS if (curve := fit_hit_curve(count_guesses(runs, place)))}
+    found = _fitted_curves(runs)
     curves: dict[str, dict[str, Any]] = {"after_draft": {"rejection": dict(_UNKNOWN_CURVE)}}
     for (after, position), curve in found.items():
         plain = curve.curve.model_dump(mode="json", exclude_none=True)
@@ -179,6 +181,20 @@ def _add_curves(fit: BehaviourFit, runs: Sequence[Run]) -> None:
         fallback["rejection"] = {key: v for key, v in fallback["all_accepted"].items() if key != "counted"}
     fit.data["hit_curves"] = curves
     fit.warnings.extend(_curve_warnings(found))
+
+
+def _fitted_curves(runs: Sequence[Run]) -> dict[tuple[str, str], MissLawFit]:
+    """Curves by their place in `HitCurves`; drafted rounds after a miss apart where both kinds are known well."""
+    counted = {place: count_guesses(runs, place) for place in (*POSITIONS, *APART)}
+    known = (counted[after, "rejection"].num_guesses for after in ("after_hit", "after_redraft"))
+    apart = min(known) >= _APART_FROM
+    for position in ("rejection", "all_accepted"):
+        after_hit = counted.pop(("after_hit", position))
+        if apart and after_hit.num_guesses:
+            counted["after_draft", position] = after_hit
+        elif not apart:
+            del counted["after_redraft", position]
+    return {place: curve for place, counts in counted.items() if (curve := fit_hit_curve(counts))}
 
 
 def _verdict(curve: MissLawFit) -> str:

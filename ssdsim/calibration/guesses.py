@@ -59,6 +59,24 @@ def _after_draft_all_accepted(outcomes: Columns) -> BoolArray:
     return np.isin(outcomes["source"], DRAFTED) & ~_rejected(outcomes)
 
 
+def _after_hit_rejection(outcomes: Columns) -> BoolArray:
+    return np.isin(outcomes["source"], (Source.FIRST, Source.HIT)) & _rejected(outcomes)
+
+
+def _after_hit_all_accepted(outcomes: Columns) -> BoolArray:
+    return np.isin(outcomes["source"], (Source.FIRST, Source.HIT)) & ~_rejected(outcomes)
+
+
+def _after_redraft_rejection(outcomes: Columns) -> BoolArray:
+    chosen: BoolArray = (outcomes["source"] == Source.JIT) & _rejected(outcomes)
+    return chosen
+
+
+def _after_redraft_all_accepted(outcomes: Columns) -> BoolArray:
+    chosen: BoolArray = (outcomes["source"] == Source.JIT) & ~_rejected(outcomes)
+    return chosen
+
+
 def _after_fallback_rejection(outcomes: Columns) -> BoolArray:
     chosen: BoolArray = (outcomes["source"] == Source.NGRAM) & _rejected(outcomes)
     return chosen
@@ -79,6 +97,15 @@ POSITIONS: Mapping[tuple[str, str], Callable[[Columns], BoolArray]] = {
 """The curves by their place in `HitCurves`, and the rows of the outcome table that speak of each."""
 
 
+APART: Mapping[tuple[str, str], Callable[[Columns], BoolArray]] = {
+    ("after_hit", "rejection"): _after_hit_rejection,
+    ("after_hit", "all_accepted"): _after_hit_all_accepted,
+    ("after_redraft", "rejection"): _after_redraft_rejection,
+    ("after_redraft", "all_accepted"): _after_redraft_all_accepted,
+}
+"""Drafted rounds by whether the request had just missed: misses come in stretches that are hard to guess."""
+
+
 class _Guess(NamedTuple):
     """Bonus tokens, one entry each."""
 
@@ -90,9 +117,10 @@ class _Guess(NamedTuple):
 
 
 def count_guesses(runs: Sequence[Run], position: tuple[str, str]) -> GuessCounts:
-    """Counts of all SSD runs at one kind of position."""
+    """Counts of all SSD runs at one kind of position, a key of `POSITIONS` or `APART`."""
+    rows = {**POSITIONS, **APART}[position]
     numbers: dict[tuple[str, int], int] = {}
-    parts = [_guesses_of(run, POSITIONS[position], numbers) for run in runs if run.mode is Mode.SSD]
+    parts = [_guesses_of(run, rows, numbers) for run in runs if run.mode is Mode.SSD]
     if not parts:
         nothing = np.zeros((0, 0))
         return GuessCounts(np.zeros(0, np.int64), nothing, nothing, 0)

@@ -8,7 +8,7 @@ running build (SSD) may be slower than alone (AR, SD): their ratio is the conten
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,28 @@ class CostsFit:
 
 def fit_costs(runs: Sequence[Run]) -> CostsFit:
     """Fit every phase that `runs` show; phases that they do not show are absent and named in the warnings."""
-    verify, contention, error, pads = _fit_verify(runs)
+    return _fit(runs, *_fit_verify(runs))
+
+
+def fit_costs_by_sampling(runs: Sequence[Run]) -> tuple[CostsFit, CostsFit | None]:
+    """(costs, costs above temperature 0); the latter are absent where the runs are all greedy or all sampled.
+
+    Forwards of the target take the same time in both, and are fitted together.
+    """
+    sampled = [run for run in runs if run.workload.temperature > 0]
+    greedy = [run for run in runs if run.workload.temperature == 0]
+    if not (sampled and greedy):
+        return fit_costs(runs), None
+    verify = _fit_verify(runs)
+    everything = _fit(runs, *verify)
+    cold, warm = (_fit(part, *verify) for part in (greedy, sampled))
+    return (
+        replace(cold, terms={**everything.terms, **cold.terms}),
+        replace(warm, terms={**everything.terms, **warm.terms}, warnings=()),
+    )
+
+
+def _fit(runs: Sequence[Run], verify: TermFit, contention: float, error: float, pads: bool) -> CostsFit:
     terms = {"verify": verify}
     for name, observe in phases.OBSERVED.items():
         if (found := _fit_phase(runs, observe)) is not None:

@@ -87,6 +87,11 @@ def accept(run: Run) -> Observations | None:
     return None if run.mode is Mode.AR else _seen(run, "accept_s", _all(run), query_tokens=run.query_tokens)
 
 
+def sample(run: Run) -> Observations | None:
+    """AR's choice of the next token."""
+    return _seen(run, "accept_s", _all(run)) if run.mode is Mode.AR else None
+
+
 def reply(run: Run) -> Observations | None:
     """The speculations' way to the verifier."""
     return _seen(run, "reply_s", _all(run), query_tokens=run.query_tokens) if run.mode is Mode.SSD else None
@@ -115,6 +120,7 @@ OBSERVED: Mapping[str, Callable[[Run], Observations | None]] = {
     "lookup": lookup,
     "ngram": ngram,
     "accept": accept,
+    "sample": sample,
     "reply": reply,
     "outcome": outcome,
     "host": host,

@@ -16,7 +16,7 @@ import numpy as np
 
 from ssdsim.calibration.behaviours import BehaviourFit, fit_behaviour
 from ssdsim.calibration.estimates import Estimates, rounded
-from ssdsim.calibration.latency import CostsFit, fit_costs
+from ssdsim.calibration.latency import CostsFit, fit_costs_by_sampling
 from ssdsim.calibration.runs import Run, by_condition
 from ssdsim.errors import InputError
 from ssdsim.profile import PROFILE_SCHEMA, PairProfile
@@ -34,6 +34,7 @@ class Calibration:
     profile: PairProfile
     warnings: tuple[str, ...]
     costs: CostsFit
+    costs_when_sampled: CostsFit | None
     num_runs: int
 
     def write(self, path: Path) -> None:
@@ -59,27 +60,25 @@ def calibrate(
     if not groups:
         raise InputError("calibrate: none of these runs drafted anything; give runs in mode sd or ssd")
     behaviours = [fit_behaviour(when, members, with_trace=with_trace) for when, members in groups.items()]
-    costs = fit_costs(runs)
+    costs, when_sampled = fit_costs_by_sampling(runs)
+    fitted = {"costs": costs, **({} if when_sampled is None else {"costs_when_sampled": when_sampled})}
     estimates = [e.below(f"behaviours.{i}") for i, fit in enumerate(behaviours) for e in fit.estimates]
-    costs_found = costs_data(costs)
-    for missing, other in _STANDS_IN.items():
-        if missing not in costs_found and other in costs_found:
-            costs_found[missing] = dict(costs_found[other])
     data = {
         "schema_version": PROFILE_SCHEMA,
         "name": name or DEFAULT_NAME,
         "summary": f"Calibrated from {len(runs)} runs.",
         **_identity(runs),
         "behaviours": [fit.data for fit in behaviours],
-        "costs": costs_found,
+        **{path: _whole(costs_data(fit)) for path, fit in fitted.items()},
         "limits": _limits(runs),
-        "uncertainties": _uncertainties([*estimates, *_cost_estimates(costs)]),
-        "provenance": _provenance(runs, behaviours, costs),
+        "uncertainties": _uncertainties([*estimates, *_cost_estimates(fitted)]),
+        "provenance": _provenance(runs, behaviours, fitted),
     }
     return Calibration(
         profile=validate(PairProfile, data),
         warnings=tuple(_warnings(behaviours, costs)),
         costs=costs,
+        costs_when_sampled=when_sampled,
         num_runs=len(runs),
     )
 
@@ -104,6 +103,16 @@ def _identity(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
+def _whole(costs: dict[str, Any]) -> dict[str, Any]:
+    """The costs with steps that were not seen taken from those that were."""
+    stand_ins = {
+        missing: dict(costs[other])
+        for missing, other in _STANDS_IN.items()
+        if missing not in costs and other in costs
+    }
+    return {**costs, **stand_ins}
+
+
 def costs_data(fit: CostsFit) -> dict[str, Any]:
     """The costs that were seen, in plain data."""
     return {
@@ -114,10 +123,14 @@ def costs_data(fit: CostsFit) -> dict[str, Any]:
     }
 
 
-def _cost_estimates(fit: CostsFit) -> list[Estimates]:
-    found = [Estimates(t.paths, t.covariance).below(f"costs.{name}") for name, t in fit.terms.items() if t.paths]
-    if fit.verify_contention != 1.0 and np.isfinite(fit.verify_contention_error):
-        found.append(Estimates(("costs.verify_contention",), np.array([[fit.verify_contention_error**2]])))
+def _cost_estimates(fitted: Mapping[str, CostsFit]) -> list[Estimates]:
+    found = []
+    for path, fit in fitted.items():
+        terms = ((f"{path}.{name}", term) for name, term in fit.terms.items() if term.paths)
+        found += [Estimates(term.paths, term.covariance).below(prefix) for prefix, term in terms]
+        if fit.verify_contention != 1.0 and np.isfinite(fit.verify_contention_error):
+            error = np.array([[fit.verify_contention_error**2]])
+            found.append(Estimates((f"{path}.verify_contention",), error))
     return found
 
 
@@ -141,18 +154,20 @@ def _limits(runs: Sequence[Run]) -> dict[str, Any]:
     return {name: value for name, value in reached.items() if value > 0}
 
 
-def _provenance(runs: Sequence[Run], behaviours: Sequence[BehaviourFit], costs: CostsFit) -> dict[str, Any]:
+def _provenance(
+    runs: Sequence[Run], behaviours: Sequence[BehaviourFit], fitted: Mapping[str, CostsFit]
+) -> dict[str, Any]:
     when = sorted({str(about["started_at"])[:10] for run in runs if "started_at" in (about := run.records.about)})
     version = runs[0].records.about.get("version") or runs[0].records.about.get("versions", {}).get(
         "ssdsim", "unknown"
     )
     producer = runs[0].records.about.get("producer", "unknown producer")
     how = f"ssdsim calibrate on {len(runs)} runs of {producer} (ssdsim {version}){', ' + when[0] if when else ''}"
-    found = {"costs": {"kind": "fitted", "source": how}}
-    for name, term in costs.terms.items():
+    found = {path: {"kind": "fitted", "source": how} for path in fitted}
+    for path, name, term in ((path, *item) for path, fit in fitted.items() for item in fit.terms.items()):
         scatter, misfit = (f"{100 * share:.1f} %" for share in (term.noise, term.misfit))
         source = f"{term.num_observations} observations, scatter {scatter}, misfit {misfit}"
-        found[f"costs.{name}"] = {"kind": "fitted", "source": source}
+        found[f"{path}.{name}"] = {"kind": "fitted", "source": source}
     for i, fit in enumerate(behaviours):
         for path, source in fit.sources.items():
             found[f"behaviours.{i}.{path}"] = {"kind": "fitted", "source": source}

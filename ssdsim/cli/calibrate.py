@@ -11,6 +11,7 @@ from ssdsim.cli.options import AsJson, Quiet
 from ssdsim.cli.output import complain, print_json, print_line, print_table, remark
 
 if TYPE_CHECKING:
+    from ssdsim.calibration.latency import CostsFit
     from ssdsim.calibration.profile_from_records import Calibration
     from ssdsim.profile import PairProfile
 
@@ -78,7 +79,10 @@ def _show(found: Calibration) -> None:
     print_line(f"{profile.name}: {profile.target} / {profile.draft} from {found.num_runs} runs")
     rows = [row for number in range(len(profile.behaviours)) for row in _behaviour_rows(profile, number)]
     print_table("how the pair behaves", ["", "", "estimate", "error (95 %)", "rests on"], rows, words=2)
-    print_table("times", ["phase", "form", "scatter", "misfit", "observations"], _cost_rows(found), words=2)
+    heads = ["phase", "form", "scatter", "misfit", "observations"]
+    print_table("times", heads, _cost_rows(found.costs), words=2)
+    if found.costs_when_sampled is not None:
+        print_table("times above temperature 0", heads, _cost_rows(found.costs_when_sampled), words=2)
 
 
 def _behaviour_rows(profile: PairProfile, number: int) -> list[list[str]]:
@@ -107,14 +111,13 @@ def _add_sources(rows: list[list[str]], profile: PairProfile, prefix: str) -> No
             below[0][4] = origin.source
 
 
-def _cost_rows(found: Calibration) -> list[list[str]]:
+def _cost_rows(costs: CostsFit) -> list[list[str]]:
     rows = []
-    for name, fit in found.costs.terms.items():
+    for name, fit in costs.terms.items():
         scatter, misfit = f"{100 * fit.noise:.1f} %", f"{100 * fit.misfit:.1f} %"
         rows.append([name, _form(fit.term.model_dump(mode="json")), scatter, misfit, f"{fit.num_observations:,}"])
-    contention = found.costs.verify_contention
-    if contention != 1.0:
-        rows.append(["verify_contention", f"x {contention:.3f} beside a build", "", "", ""])
+    if costs.verify_contention != 1.0:
+        rows.append(["verify_contention", f"x {costs.verify_contention:.3f} beside a build", "", "", ""])
     return rows
 
 

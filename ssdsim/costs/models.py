@@ -56,6 +56,9 @@ class RoundCosts(Protocol):
 
     def accept_s(self, sequences: ArrayLike, query_tokens: ArrayLike) -> FloatArray: ...
 
+    def sample_s(self, sequences: ArrayLike) -> FloatArray:
+        """AR's choice of the next token, where nothing is to be accepted."""
+
     def reply_s(self, sequences: ArrayLike, query_tokens: ArrayLike) -> FloatArray: ...
 
     def outcome_s(self, sequences: ArrayLike) -> FloatArray: ...
@@ -88,6 +91,8 @@ class ComponentCosts(Document):
     ngram: CostTerm = _ZERO
     lookup: CostTerm = _ZERO
     accept: CostTerm = _ZERO
+    sample: CostTerm = _ZERO
+    """AR's choice of the next token."""
     reply: CostTerm = _ZERO
     outcome: CostTerm = _ZERO
     host: CostTerm = _ZERO
@@ -132,6 +137,9 @@ class ComponentCosts(Document):
 
     def accept_s(self, sequences: ArrayLike, query_tokens: ArrayLike) -> FloatArray:
         return self.accept(sequences, query_tokens, 0)
+
+    def sample_s(self, sequences: ArrayLike) -> FloatArray:
+        return self.sample(sequences, sequences, 0)
 
     def reply_s(self, sequences: ArrayLike, query_tokens: ArrayLike) -> FloatArray:
         return self.reply(sequences, query_tokens, 0)
@@ -197,6 +205,9 @@ class RatioCosts(Document):
         return self._if_any(sequences, 0.0)
 
     def accept_s(self, sequences: ArrayLike, query_tokens: ArrayLike) -> FloatArray:
+        return self._if_any(sequences, 0.0)
+
+    def sample_s(self, sequences: ArrayLike) -> FloatArray:
         return self._if_any(sequences, 0.0)
 
     def reply_s(self, sequences: ArrayLike, query_tokens: ArrayLike) -> FloatArray:

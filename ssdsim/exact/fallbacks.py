@@ -90,7 +90,7 @@ def _rate(point: DesignPoint, kind: FallbackKind, batch_size: int | None = None)
     """Tokens per second of one sequence of the saturated batch; a replayed trace is taken at its acceptance."""
     replayed = point.behaviour.rank_trace is not None
     slots = endless_numbers(point, kind) if replayed else slot_numbers([point], Mode.SSD, kind)
-    times, gaps = ssd_times(slots, _setting(point, kind, batch_size), point.scenario.pair.costs, _devices(point))
+    times, gaps = ssd_times(slots, _setting(point, kind, batch_size), point.scenario.costs, _devices(point))
     return float(np.squeeze(slots.tokens_per_round / mean_round(slots.law, times, gaps).round_s))
 
 
@@ -106,5 +106,5 @@ def _devices(point: DesignPoint) -> int:
 def _endless_times(point: DesignPoint, kind: FallbackKind) -> RoundTimes:
     """Times of one endless point, without the leading axis of points."""
     slots = endless_numbers(point, kind)
-    times, _ = ssd_times(slots, _setting(point, kind, None), point.scenario.pair.costs, _devices(point))
+    times, _ = ssd_times(slots, _setting(point, kind, None), point.scenario.costs, _devices(point))
     return first_point(times)

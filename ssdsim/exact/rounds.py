@@ -155,7 +155,7 @@ def serial_times(
     b, shape = setting.batch_size, slots.num_steps.shape
     if setting.mode is Mode.AR:
         drafting_s = np.zeros(shape)
-        window_s = costs.verify_s(b, b, slots.context_tokens)
+        window_s = costs.verify_s(b, b, slots.context_tokens) + costs.sample_s(b)
     else:
         query = b * slots.drafted_width
         drafting_s = costs.sd_draft_s(b, slots.sd_steps, slots.context_tokens)

@@ -42,7 +42,7 @@ def static_columns(point: DesignPoint, slots: SlotNumbers, setting: Setting) -> 
 
 
 def _times(point: DesignPoint, slots: SlotNumbers, setting: Setting) -> RoundTimes:
-    costs, devices = point.scenario.pair.costs, point.scenario.placement.num_draft_devices
+    costs, devices = point.scenario.costs, point.scenario.placement.num_draft_devices
     if setting.mode is not Mode.SSD:
         drafting_s, window_s, host_s = serial_times(slots, setting, costs)
         nothing = np.zeros(setting.batch_size + 1)
@@ -55,7 +55,7 @@ def _times(point: DesignPoint, slots: SlotNumbers, setting: Setting) -> RoundTim
 
 def _initial_s(point: DesignPoint, slots: SlotNumbers, setting: Setting) -> float:
     """Admission and first drafting of the whole batch, or its fallback where first rounds count as misses."""
-    costs, b = point.scenario.pair.costs, setting.batch_size
+    costs, b = point.scenario.costs, setting.batch_size
     prefill_s = float(costs.prefill_s(b, slots.prompt_tokens[0]))
     if setting.mode is not Mode.SSD:
         return prefill_s

@@ -36,12 +36,14 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+_COSTS = (("pair", "costs"), ("pair", "costs_when_sampled"))
+"""Where costs lie; the temperature decides between them."""
 _FREE = (
     ("name",),
     ("mode",),
     ("placement",),
     ("slo",),
-    ("pair", "costs"),
+    *_COSTS,
     ("workload", "batch_size"),
     ("run", "seed"),
     ("run", "num_rounds"),
@@ -103,7 +105,7 @@ def exact_piece(plan: SweepPlan, rows: IntArray, long_way: Callable[[SweepPlan, 
 
 def cheapest_order(plan: SweepPlan, rows: IntArray) -> IntArray:
     """An order of `rows` in which those that are computed in one array lie together."""
-    axes = axes_touching(plan.grid, [("pair", "costs"), ("workload", "batch_size")])
+    axes = axes_touching(plan.grid, [*_COSTS, ("workload", "temperature"), ("workload", "batch_size")])
     if not axes:
         return np.arange(len(rows))
     steps = plan.grid.steps(rows // len(plan.methods))
@@ -122,7 +124,7 @@ class _ExactGrid:
         grid = plan.grid
         self._grid = grid
         self._variants = Stage(plan, axes_beyond(grid, _FREE), _variant)
-        self._costs = Stage(plan, axes_touching(grid, [("pair", "costs")]), _valid_costs)
+        self._costs = Stage(plan, axes_touching(grid, [*_COSTS, ("workload", "temperature")]), _valid_costs)
         self._frames = Stage(plan, axes_touching(grid, [("name",), ("mode",)]), _valid_frame)
         self._workloads = _part_stage(plan, "workload", Workload)
         self._placements = _part_stage(plan, "placement", Placement)
@@ -253,7 +255,11 @@ def _variant(data: dict[str, Any]) -> _Variant:
 
 
 def _valid_costs(data: dict[str, Any]) -> _CostsOnly:
-    return validate(_CostsOnly, {"costs": data["pair"]["costs"]})
+    """The costs at the point's temperature; one that is no number is refused with its workload."""
+    pair, temperature = data["pair"], data["workload"]["temperature"]
+    warm = isinstance(temperature, int | float) and temperature > 0
+    sampled = pair.get("costs_when_sampled") if warm else None
+    return validate(_CostsOnly, {"costs": pair["costs"] if sampled is None else sampled})
 
 
 def _valid_frame(data: dict[str, Any]) -> _Frame:

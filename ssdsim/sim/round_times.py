@@ -38,10 +38,10 @@ class RoundTimes:
     def __init__(self, scenario: Scenario, streams: Streams) -> None:
         self._mode, self._drafting = scenario.mode, scenario.drafting
         self._lookahead = 0 if scenario.mode is Mode.AR else scenario.drafting.num_speculative_tokens
-        self._costs = scenario.pair.costs
+        self._costs = scenario.costs
         self._num_draft_devices = scenario.placement.num_draft_devices
         self._streams = streams
-        jitter = scenario.pair.costs.jitter
+        jitter = self._costs.jitter
         self._repeats = not (reads_context(self._costs) or jitter.verify or jitter.draft)
         """Whether rounds with the same counts last the same."""
         self._known_ready: dict[tuple[int, ...], int] = {}
@@ -84,7 +84,7 @@ class RoundTimes:
             host_s=costs.host_s(batch),
         )
         if self._mode is Mode.AR:
-            return terms
+            return terms._replace(accept_s=costs.sample_s(batch))
         terms = terms._replace(accept_s=costs.accept_s(batch, query_tokens))
         if self._mode is Mode.SD:
             return terms._replace(fallback_s=self._sd_draft_s(rows))

@@ -90,14 +90,15 @@ def swapped_profiles(profile: PairProfile, records: Records) -> dict[str, PairPr
         accepted = _replaced(profile, run, own, acceptance=True, hits=False)
         hit = _replaced(profile, run, own, acceptance=False, hits=run.mode is Mode.SSD)
         behaviours = _replaced(profile, run, own, acceptance=True, hits=run.mode is Mode.SSD)
-    own_costs = {**profile.costs.model_dump(mode="json"), **costs_data(fit_costs([run]))}
-    costs = validate(ComponentCosts, own_costs)
+    known = profile.costs_at(run.workload.temperature).model_dump(mode="json")
+    costs = validate(ComponentCosts, {**known, **costs_data(fit_costs([run]))})
+    times = {"costs": costs, "costs_when_sampled": None}  # the run's own hold at its temperature
     return {
         "acceptance": profile.model_copy(update={"behaviours": accepted}),
         "hits": profile.model_copy(update={"behaviours": hit}),
-        "latency": profile.model_copy(update={"costs": costs}),
+        "latency": profile.model_copy(update=times),
         "tokens": profile.model_copy(update={"behaviours": behaviours}),
-        "all": profile.model_copy(update={"behaviours": behaviours, "costs": costs}),
+        "all": profile.model_copy(update={"behaviours": behaviours, **times}),
     }
 
 
