@@ -121,8 +121,7 @@ def _caption(gaps: list[Point], measured: list[ours.Rate], profile: PairProfile 
     if last in paper:
         parts.append(
             f"The formulas as printed are {paper[last]:+.0f} % from the exact model at batch {last:.0f}: they "
-            "charge a verification the time of one AR step whatever its width and know neither communication nor "
-            "host time."
+            "charge a verification the time of one AR step whatever its width, and no communication."
         )
     parts.append(f"Simulation (band: 95 %) and exact model differ by at most {sim:.1f} %.")
     if measured:
