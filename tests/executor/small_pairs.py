@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
+import shutil
 from functools import lru_cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -55,6 +57,7 @@ def small_pair(vocab_size: int = 96, noise: float = 0.015, seed: int = 0, spread
         for parameter in draft.parameters():
             parameter.add_(torch.randn_like(parameter) * noise)
     folder = Path(mkdtemp(prefix="ssdsim-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name, model in (("target", target), ("draft", draft)):
         save(model, folder / name)
     target_dir, draft_dir = str(folder / "target"), str(folder / "draft")
