@@ -68,10 +68,7 @@ def validate(
     )
     texts = Texts(prompts=prompts, num_prompts=num_prompts, max_tokens=max_tokens, ignore_eos=True, seed=seed or 0)
     plan = plan_of(chosen, models, texts, out, num_threads=threads)
-    progress = Progress(len(chosen.held_out), "points predicted", quiet=quiet)
-    study = run_study(
-        chosen, plan, _executor(simulate), TokenProgress(quiet=quiet), lambda done, total: progress.advance(1)
-    )
+    study = run_study(chosen, plan, _executor(simulate), TokenProgress(quiet=quiet), _PredictionProgress(quiet=quiet))
     command = shlex.join(["ssdsim", *sys.argv[1:]])
     written = save(study, out, command)
     if as_json:
@@ -80,6 +77,20 @@ def validate(
         _show(study)
     remark(f"written: {', '.join(path.name for path in written)} in {out}", quiet=quiet or as_json)
     _gate(gate_error(study), max_error)
+
+
+class _PredictionProgress:
+    """A line on stderr that counts predicted points from when the first one is done."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet, self._line = quiet, Progress(0, "points predicted", quiet=True)
+
+    def __call__(self, done: int, total: int) -> None:
+        if done == 1:
+            self._line = Progress(total, "points predicted", quiet=self._quiet)
+        self._line.advance(1)
+        if done == total:
+            self._line.end()
 
 
 def _grid_name(text: str) -> GridName:

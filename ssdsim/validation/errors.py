@@ -131,6 +131,16 @@ def latency_alone(points: Sequence[Point]) -> float | None:
     return fmean(misses) if misses else None
 
 
+def error_without_drift(points: Sequence[Point], method: str) -> float | None:
+    """Mean absolute error of the rate, each prediction scaled to the machine's pace then as the anchors tell it."""
+    misses = [
+        abs(p.predicted[method]["tokens_per_s"] * math.exp(p.drift) / p.measured["tokens_per_s"] - 1)
+        for p in points
+        if "tokens_per_s" in p.predicted.get(method, {})
+    ]
+    return fmean(misses) if misses else None
+
+
 class Drift(NamedTuple):
     """What the repeated anchor says of the machine."""
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ssdsim.evaluate import Method
 from ssdsim.quantities import label_of
-from ssdsim.validation.errors import MetricError, Point, errors_by_metric, latency_alone, mean_causes
+from ssdsim.validation.errors import (
+    MetricError,
+    Point,
+    error_without_drift,
+    errors_by_metric,
+    latency_alone,
+    mean_causes,
+)
 from ssdsim.validation.predictions import METHODS, METRICS, SHARES
 from ssdsim.validation.study import Study
 
@@ -39,6 +46,7 @@ def document(study: Study, command: str) -> dict[str, Any]:
         "replay_errors": _plain_errors(errors_by_metric(study.replayed, _REPLAY)),
         "causes": mean_causes(study.points),
         "latency_alone_error": latency_alone(study.points),
+        "sim_error_without_drift": error_without_drift(study.points, Method.SIM),
         "noise": None if study.drift is None else study.drift._asdict(),
         "choices": [choice._asdict() for choice in study.choices],
         "transfer": [vars(transfer) for transfer in study.transfers],
@@ -98,6 +106,8 @@ def causes_table(study: Study) -> Table:
     lines = [[names[name], f"{100 * size:.2f} %"] for name, size in mean_causes(study.points).items()]
     if (alone := latency_alone(study.points)) is not None:
         lines.append(["error with the run's own acceptance and hits: latency alone", f"{100 * alone:.2f} %"])
+    if (without := error_without_drift(study.points, Method.SIM)) is not None and study.drift is not None:
+        lines.append(["error of `sim` with the drift taken out", f"{100 * without:.2f} %"])
     return ["cause", "mean size"], lines
 
 

@@ -7,7 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ssdsim.validation.errors import Point, causes_of, choices, drift_of, error_of, errors_by_metric, log_rate_at
+from ssdsim.validation.errors import (
+    Point,
+    causes_of,
+    choices,
+    drift_of,
+    error_of,
+    error_without_drift,
+    errors_by_metric,
+    log_rate_at,
+)
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -63,6 +72,14 @@ def test_the_causes_of_a_miss_add_up_to_it() -> None:
     parts = [causes[name] for name in ("acceptance", "hits", "latency", "drift", "together", "model")]
     assert sum(parts) == pytest.approx(causes["total"]) == pytest.approx(math.log(0.96))
     assert causes["latency"] == pytest.approx(math.log(0.95) + 0.02)
+
+
+def test_the_drift_can_be_taken_out_of_an_error() -> None:
+    # The machine was twice as slow then, which the prediction does not know.
+    slowed = point("a", 50.0, 100.0, drift=math.log(0.5))
+    assert errors_by_metric([slowed], "exact")["tokens_per_s"].mean == pytest.approx(1.0)
+    assert error_without_drift([slowed], "exact") == pytest.approx(0.0)
+    assert error_without_drift([slowed], "paper") is None
 
 
 def test_drift_is_found_and_told_from_noise() -> None:
