@@ -147,6 +147,7 @@ def _job(arguments: argparse.Namespace) -> Job:
         vocab_size=vocab_size_of(pair.models.target),
         drafting=_drafting(arguments.set),
         sampled=arguments.temperature > 0,
+        synthetic=pair.is_dummy,
     )
     arrangement = Arrangement(
         transport=None if arguments.transport is None else Transport(arguments.transport),

@@ -134,7 +134,8 @@ def _measure_run(
     run: PlannedRun, plan: MeasurementPlan, pair: NamedPair, prompts: list[TokenPrompt], common: dict[str, Any]
 ) -> Records:
     """One run, its records complete with what made them."""
-    config = config_of(run.setting, prompts, plan.texts.max_tokens, vocab_size_of(pair.models.target))
+    vocab_size = vocab_size_of(pair.models.target)
+    config = config_of(run.setting, prompts, plan.texts.max_tokens, vocab_size, synthetic=pair.is_dummy)
     started_at, load_before = datetime.now(UTC), describe_load()
     with open_engine(config, pair.models, Arrangement(num_threads=plan.num_threads)) as session:
         generation = _generate(session, run.setting, prompts, plan.texts)
@@ -146,6 +147,7 @@ def _measure_run(
             **common,
             "prompt_set": f"{common['prompts']['sha256']}-{plan.texts.seed}",
             "mode": run.setting.mode.value,
+            "synthetic": pair.is_dummy,
             "setting": run.setting.plain(),
             "run": {"name": run.name, "repeat": run.repeat, "is_anchor": run.is_anchor},
             "scenario": _scenario(run, generation.records, plan.texts.seed),
@@ -160,8 +162,10 @@ def _measure_run(
     return generation.records
 
 
-def config_of(setting: RunSetting, prompts: Sequence[TokenPrompt], max_tokens: int, vocab_size: int) -> EngineConfig:
-    """The engine's configuration for a combination over `prompts`."""
+def config_of(
+    setting: RunSetting, prompts: Sequence[TokenPrompt], max_tokens: int, vocab_size: int, *, synthetic: bool = False
+) -> EngineConfig:
+    """The engine's configuration for a combination over `prompts`; outcomes of dummy weights are `synthetic`."""
     return EngineConfig(
         mode=setting.mode,
         batch_size=setting.batch_size,
@@ -169,6 +173,7 @@ def config_of(setting: RunSetting, prompts: Sequence[TokenPrompt], max_tokens: i
         vocab_size=vocab_size,
         drafting=setting.drafting,
         sampled=setting.temperature > 0,
+        synthetic=synthetic,
     )
 
 

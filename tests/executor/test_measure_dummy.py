@@ -1,0 +1,94 @@
+"""Weights that cannot be had: the timeline of a pair is measured with random weights and drawn outcomes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ssdsim.cli.app import app
+from ssdsim.evaluate import Method, evaluate
+from ssdsim.scenario import Mode
+from ssdsim.scenario_files import scenario_from
+
+pytestmark = pytest.mark.serial
+
+SHAPE = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 300,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture
+def shapes(tmp_path: Path) -> tuple[str, str]:
+    """Sources of a target and a smaller draft with random weights."""
+    sources = []
+    for name, layers, hidden in (("target", 3, 64), ("draft", 1, 32)):
+        folder = tmp_path / name
+        folder.mkdir()
+        sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": 2 * hidden}
+        (folder / "config.json").write_text(json.dumps(SHAPE | sizes))
+        sources.append(f"dummy:{folder}")
+    return sources[0], sources[1]
+
+
+def test_measure_draws_the_outcomes_of_a_dummy_pair(shapes: tuple[str, str], tmp_path: Path) -> None:
+    """The default law accepts 7 of 10: over some 300 rounds the share lies within 4.5 standard errors of it."""
+    target, draft = shapes
+    arguments = ["measure", "--target", target, "--draft", draft, "--mode", "ssd", "-K", "3", "--num-prompts", "8"]
+    result = CliRunner().invoke(app, [*arguments, "--max-tokens", "64", "--out", str(tmp_path / "runs"), "--quiet"])
+    assert result.exit_code == 0, result.output
+    (about,) = (json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("about.json"))
+    assert about["synthetic"] is True
+    from ssdsim.records import Records
+
+    (folder,) = {path.parent for path in (tmp_path / "runs").rglob("outcomes.parquet")}
+    outcomes = Records.read(folder).outcomes.columns()
+    share = (outcomes["num_accepted"] > 0).mean()
+    assert abs(share - 0.7) < 4.5 * (0.21 / len(outcomes["num_accepted"])) ** 0.5
+    assert (outcomes["lookup"] == 1).any()
+
+
+def test_the_real_method_gives_a_dummy_pair_its_profiles_law(shapes: tuple[str, str]) -> None:
+    target, draft = shapes
+    seconds = {"kind": "constant", "seconds": 0.01}
+    curve = {"kind": "power", "miss_exponent": 1.0, "miss_prefactor": 0.3}
+    scenario = scenario_from(
+        {
+            "pair": {
+                "name": "shapes",
+                "target": target,
+                "draft": draft,
+                "hardware": {"target_device": "cpu", "draft_device": "cpu"},
+                "behaviours": [
+                    {
+                        "acceptance": {"per_position": 0.9},
+                        "hit_curves": {
+                            "after_draft": {
+                                "rejection": {"kind": "power", "miss_exponent": 1.0, "miss_prefactor": 0.3}
+                            }
+                        },
+                    }
+                ],
+                "costs": {"kind": "components", "verify": seconds, "draft_step": seconds, "tree_step": seconds},
+            },
+            "drafting": {"num_speculative_tokens": 3, "fan_out": {"policy": "uniform", "per_position": 2}},
+            "workload": {"prompt_tokens": 16, "output_tokens": 64, "num_requests": 12, "batch_size": 2},
+        }
+    )
+    measured = evaluate(scenario, Method.REAL, Mode.SSD).quantities
+    expected = evaluate(scenario, Method.EXACT, Mode.SSD).quantities
+    # 12 requests of about 19 rounds: an acceptance length of 3.4 is known to about 1.06 / sqrt(228) = .07.
+    assert measured["mean_acceptance_length"].value == pytest.approx(
+        expected["mean_acceptance_length"].value, abs=4.5 * 0.07
+    )
+    assert measured["cache_hit_rate"].value == pytest.approx(expected["cache_hit_rate"].value, abs=4.5 * 0.03)
