@@ -109,9 +109,7 @@ class Empirical(Document):
         return values, probs / probs.sum()
 
 
-LengthDistribution = Annotated[
-    Constant | Uniform | Geometric | LogNormal | Empirical, Field(discriminator="kind")
-]
+LengthDistribution = Annotated[Constant | Uniform | Geometric | LogNormal | Empirical, Field(discriminator="kind")]
 
 
 def mean_length(distribution: Constant | Uniform | Geometric | LogNormal | Empirical) -> float:

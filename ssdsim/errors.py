@@ -1,10 +1,10 @@
 """The exception tree. Every message names the field (or argument) and the remedy.
 
-    SsdsimError
-    ├── InputError            bad input: the command line exits with 2 and prints the message
-    │   ├── DomainError       a formula was asked outside the domain where it holds
-    │   └── ScenarioError     a scenario, profile or override is invalid (carries all problems at once)
-    └── RunError              a run could not be completed (a worker died, a budget ran out)
+SsdsimError
+├── InputError            bad input: the command line exits with 2 and prints the message
+│   ├── DomainError       a formula was asked outside the domain where it holds
+│   └── ScenarioError     a scenario, profile or override is invalid (carries all problems at once)
+└── RunError              a run could not be completed (a worker died, a budget ran out)
 """
 
 from __future__ import annotations
