@@ -72,11 +72,7 @@ def test_the_real_method_gives_a_dummy_pair_its_profiles_law(shapes: tuple[str, 
                 "behaviours": [
                     {
                         "acceptance": {"per_position": 0.9},
-                        "hit_curves": {
-                            "after_draft": {
-                                "rejection": {"kind": "power", "miss_exponent": 1.0, "miss_prefactor": 0.3}
-                            }
-                        },
+                        "hit_curves": {"after_draft": {"rejection": curve}},
                     }
                 ],
                 "costs": {"kind": "components", "verify": seconds, "draft_step": seconds, "tree_step": seconds},
