@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -37,6 +37,8 @@ class Point:
     """Predicted tokens per second with the run's own numbers swapped in, by cause, and with `all` of them."""
     drift: float = 0.0
     """Logarithm of the machine's rate then over its mean during calibration, as the anchors tell it."""
+    sampling: Metrics = field(default_factory=dict)
+    """How surely the run itself knows its metrics (95 %), from its number of requests and rounds."""
 
     def plain(self) -> dict[str, Any]:
         """As plain data, with the causes of the miss."""
@@ -46,6 +48,7 @@ class Point:
             "batch_size": self.batch_size,
             "temperature": self.temperature,
             "measured": self.measured,
+            "sampling": self.sampling,
             "predicted": self.predicted,
             "causes": causes_of(self),
         }

@@ -48,6 +48,22 @@ def measured_metrics(records: Records) -> Metrics:
     return {name: found[name].value for name in METRICS if name in found and math.isfinite(found[name].value)}
 
 
+def sampling_errors(records: Records) -> Metrics:
+    """Half widths of the metrics' 95 % bounds, which few requests make wide: relative, for shares as they are.
+
+    A percentile too high for so few requests has no upper bound, and is left out.
+    """
+    found = summarise(records)
+    errors = {}
+    for name in METRICS:
+        quantity = found.get(name)
+        if quantity is None or quantity.low is None or quantity.high is None or not quantity.value:
+            continue
+        half = (quantity.high - quantity.low) / 2
+        errors[name] = half if name in SHARES else half / quantity.value
+    return errors
+
+
 def scenario_of(records: Records, profile: PairProfile) -> Scenario:
     """The run's own scenario, asked of `profile`."""
     return validate(Scenario, {**records.about["scenario"], "pair": profile})

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ssdsim.evaluate import Method
@@ -78,17 +79,20 @@ def tables(study: Study) -> dict[str, Table]:
 
 
 def error_table(points: Sequence[Point], methods: Sequence[str], study: Study) -> Table:
-    """Mean, median and worst absolute error per metric and method, beside the machine's own noise."""
+    """Mean, median and worst absolute error per metric and method, beside what the measurements themselves know:
+    the machine's noise from run to run, and the bounds (95 %) that a run's own requests and rounds leave open."""
     by_method = {method: errors_by_metric(points, method) for method in methods}
     lines: list[list[str]] = []
     for metric in METRICS:
         for method in methods:
             if (error := by_method[method].get(metric)) is not None:
                 noise = study.drift.noise.get(metric) if study.drift is not None else None
+                own = [p.sampling[metric] for p in points if metric in p.sampling]
                 cells = [_share(metric, v) for v in (error.mean, error.median, error.worst, error.bias)]
                 first = "" if any(line[0] == label_of(metric).text for line in lines) else label_of(metric).text
-                lines.append([first, method, *cells, _share(metric, noise), str(error.num_points), error.worst_point])
-    heads = ["metric", "method", "mean", "median", "worst", "bias", "run-to-run noise", "points", "worst point"]
+                known = [_share(metric, noise), _share(metric, fmean(own) if own else None)]
+                lines.append([first, method, *cells, *known, str(error.num_points), error.worst_point])
+    heads = ["metric", "method", "mean", "median", "worst", "bias", "run-to-run", "sampling", "points", "worst point"]
     return heads, lines
 
 

@@ -33,6 +33,7 @@ from ssdsim.validation.predictions import (
     Metrics,
     measured_metrics,
     predicted_metrics,
+    sampling_errors,
     scenario_of,
     swapped_profiles,
 )
@@ -178,6 +179,7 @@ def _bare_point(run: FinishedRun, predicted: dict[str, Metrics], swapped: dict[s
         temperature=run.setting.temperature,
         measured=measured_metrics(run.records),
         predicted=predicted,
+        sampling=sampling_errors(run.records),
         swapped=swapped if {"acceptance", "hits", "latency", "all"} <= swapped.keys() else {},
         drift=drift,
     )
