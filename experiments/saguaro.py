@@ -32,7 +32,6 @@ def main() -> None:
                 "acceptance length": seen["mean_acceptance_length"].value,
                 "hit rate": seen["cache_hit_rate"].value,
                 "after a draft": seen["hit_rate_after_draft"].value,
-                "tokens/round": seen["mean_acceptance_length"].value,
                 "tokens/s": seen["tokens_per_s"].value,
             }
         )
