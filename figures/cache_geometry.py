@@ -16,7 +16,9 @@ from ssdsim.theory.acceptance import outcome_weights
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LOOKAHEAD, _BUDGET = 7, 24
+    from ssdsim.profile import PairProfile
+
+_MAX_LOOKAHEAD, _BRANCHES_PER_POSITION = 7, 3
 _COLOURS = {"uniform": BLUE, "geometric": AMBER, "optimal": GREEN}
 _TITLES = {"uniform": "uniform", "geometric": "geometric (Theorem 12, rounded)", "optimal": "optimal (integers)"}
 
@@ -39,7 +41,8 @@ def draw(results: Results) -> Drawing:
 
     profile = ours.profile_of(results)
     pair = "llama-3.1-70b" if profile is None else profile.model_dump(mode="json")
-    data = [position for policy in _policies(profile is not None) for position in _positions(pair, policy)]
+    lookahead = _lookahead(profile)
+    data = [position for policy in _policies(profile is not None) for position in _positions(pair, policy, lookahead)]
     figure = Figure(figsize=(8.6, 3.7), layout="constrained")
     chosen = list(dict.fromkeys(position.policy for position in data))
     panels = figure.subplots(1, len(chosen), sharey=True, squeeze=False)[0]
@@ -50,15 +53,21 @@ def draw(results: Results) -> Drawing:
     return Drawing(figure=figure, data=data, caption=_caption(data, name))
 
 
+def _lookahead(profile: PairProfile | None) -> int:
+    """As far as acceptance is known, at most the official engine's K."""
+    known = None if profile is None else profile.behaviours[0].acceptance.per_position
+    return min(_MAX_LOOKAHEAD, len(known)) if isinstance(known, tuple) else _MAX_LOOKAHEAD
+
+
 def _policies(measured: bool) -> tuple[str, ...]:
     """Theorem 12 knows one power law only, which a measured curve need not be."""
     return tuple(policy for policy in get_args(FanOutPolicy) if not (measured and policy == "geometric"))
 
 
-def _positions(pair: model.Pair, policy: str) -> list[Position]:
+def _positions(pair: model.Pair, policy: str, lookahead: int) -> list[Position]:
     overrides = {
-        "num_speculative_tokens": _LOOKAHEAD,
-        "drafting.fan_out": {"policy": policy, "budget": _BUDGET},
+        "num_speculative_tokens": lookahead,
+        "drafting.fan_out": {"policy": policy, "budget": _BRANCHES_PER_POSITION * (lookahead + 1)},
         "mode": Mode.SSD.value,
     }
     row = resolve(model.scenario(pair, overrides)).drafted
@@ -98,10 +107,14 @@ def _caption(data: list[Position], name: str) -> str:
         policy: _hit_rate([p for p in data if p.policy == policy]) for policy in dict.fromkeys(p.policy for p in data)
     }
     misses = ", ".join(f"{policy} {100 * (1 - rate):.2f} %" for policy, rate in rates.items())
+    wasted = (
+        " Theorem 12 boosts the last position; under greedy decoding its curve is higher by itself (nothing was "
+        "rejected there), so the boost is wasted and the integer optimum spends it further in front."
+    )
+    positions = 1 + max(p.num_accepted for p in data)
+    budget = _BRANCHES_PER_POSITION * positions
     return (
-        f"A budget of {_BUDGET} branches over the {_LOOKAHEAD + 1} possible accepted counts of a K={_LOOKAHEAD} "
+        f"A budget of {budget} branches over the {positions} possible accepted counts of a K={positions - 1} "
         f"chain, {name}. Every square is a bonus token that is prepared for; grey numbers are how often the round "
-        f"ends there, in per cent. Misses after a drafted round: {misses}. Theorem 12 boosts the last position; "
-        "under greedy decoding its curve is higher by itself (nothing was rejected there), so the boost is wasted "
-        "and the integer optimum spends it further in front."
+        f"ends there, in per cent. Misses after a drafted round: {misses}.{wasted if 'geometric' in rates else ''}"
     )

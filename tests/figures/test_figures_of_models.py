@@ -76,7 +76,7 @@ def test_ssd_is_charged_for_its_fifth_device() -> None:
 def test_the_fan_out_squares_are_the_policies_allocations() -> None:
     drawing = cache_geometry.draw(Results())
     squares = [len(axes.patches) for axes in drawing.figure.axes]
-    assert squares == [cache_geometry._BUDGET] * 3
+    assert squares == [cache_geometry._BRANCHES_PER_POSITION * 8] * 3
     by_policy = {p.policy: [] for p in drawing.data}  # type: ignore[attr-defined]
     for position in drawing.data:
         by_policy[position.policy].append(position.fan_out)  # type: ignore[attr-defined]
