@@ -135,8 +135,11 @@ def _draw_errors(axes: Axes, rows: dict[str, list[Pairing]]) -> None:
     axes.set_xlim(-widest, widest)
     if widest > 60:
         axes.set_xscale("symlog", linthresh=10)
+        ticks = [tick for tick in (5, 10, 30, 100) if tick < widest]
+        axes.set_xticks([*(-tick for tick in reversed(ticks)), 0, *ticks])
+        axes.minorticks_off()
         axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("error of the prediction (%)")
+    axes.set_xlabel("error of the prediction (%)" + ("; logarithmic beyond 10" if widest > 60 else ""))
 
 
 def _caption(pairings: list[Pairing]) -> str:
