@@ -16,8 +16,6 @@ from ssdsim.theory.acceptance import outcome_weights
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ssdsim.profile import PairProfile
-
 _MAX_LOOKAHEAD, _BRANCHES_PER_POSITION = 7, 3
 _COLOURS = {"uniform": BLUE, "geometric": AMBER, "optimal": GREEN}
 _TITLES = {"uniform": "uniform", "geometric": "geometric (Theorem 12, rounded)", "optimal": "optimal (integers)"}
@@ -41,7 +39,7 @@ def draw(results: Results) -> Drawing:
 
     profile = ours.profile_of(results)
     pair = "llama-3.1-70b" if profile is None else profile.model_dump(mode="json")
-    lookahead = _lookahead(profile)
+    lookahead = _MAX_LOOKAHEAD if profile is None else model.known_lookahead(profile, _MAX_LOOKAHEAD)
     data = [position for policy in _policies(profile is not None) for position in _positions(pair, policy, lookahead)]
     figure = Figure(figsize=(8.6, 3.7), layout="constrained")
     chosen = list(dict.fromkeys(position.policy for position in data))
@@ -51,12 +49,6 @@ def draw(results: Results) -> Drawing:
     panels[0].set_ylabel("bonus tokens cached (fan-out)")
     name = "Llama-3.1-70B / 3.2-1B" if profile is None else f"{profile.target} / {profile.draft}"
     return Drawing(figure=figure, data=data, caption=_caption(data, name))
-
-
-def _lookahead(profile: PairProfile | None) -> int:
-    """As far as acceptance is known, at most the official engine's K."""
-    known = None if profile is None else profile.behaviours[0].acceptance.per_position
-    return min(_MAX_LOOKAHEAD, len(known)) if isinstance(known, tuple) else _MAX_LOOKAHEAD
 
 
 def _policies(measured: bool) -> tuple[str, ...]:

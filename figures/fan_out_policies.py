@@ -22,7 +22,7 @@ from ssdsim.theory.acceptance import outcome_weights
 from ssdsim.theory.fan_out import real_optimum, round_largest_remainder
 from ssdsim.theory.hit_curve import HitCurve, PowerLaw
 
-_LOOKAHEAD, _BUDGET = 6, 21
+_MAX_LOOKAHEAD, _BRANCHES_PER_POSITION = 6, 3
 _COLOURS = {"SD": GREY, "SSD, uniform": BLUE, "SSD, geometric": AMBER, "SSD, optimal": GREEN}
 _SPEED, _HITS = "speed-up", "hit rate"
 _FITTED = np.arange(1, 17)
@@ -35,7 +35,9 @@ def draw(results: Results) -> Drawing:
 
     measured = _with_temperatures(results)
     pair: Mapping[str, Any] = measured.model_dump(mode="json") if measured is not None else toy.profile()
-    points = list(_points(pair))
+    profile = PairProfile.model_validate(dict(pair))
+    lookahead = model.known_lookahead(profile, _MAX_LOOKAHEAD)
+    points = list(_points(pair, _temperatures(profile), lookahead))
     figure = Figure(figsize=(8.6, 3.7), layout="constrained")
     panels = figure.subplots(1, 2)
     for axes, panel in zip(panels, (_SPEED, _HITS), strict=True):
@@ -44,7 +46,8 @@ def draw(results: Results) -> Drawing:
     panels[0].set_ylabel("speed-up over AR (x)")
     panels[1].set_ylabel("cache hit rate")
     name = toy.NAME if measured is None else f"{measured.target} / {measured.draft}, measured behaviours"
-    figure.suptitle(f"{name[0].upper()}{name[1:]}: K={_LOOKAHEAD}, {_BUDGET} branches, batch 1", fontsize="medium")
+    budget = _BRANCHES_PER_POSITION * (lookahead + 1)
+    figure.suptitle(f"{name}: K={lookahead}, {budget} branches, batch 1", fontsize="medium")
     marks.legend(figure, panels, points)
     return Drawing(figure=figure, data=points, caption=_caption(points, name, toyed=measured is None))
 
@@ -58,9 +61,9 @@ def _temperatures(profile: PairProfile) -> list[float]:
     return sorted({b.when.temperature for b in profile.behaviours if b.when.temperature is not None})
 
 
-def _points(pair: Mapping[str, Any]) -> Iterator[Point]:
-    for temperature in _temperatures(PairProfile.model_validate(dict(pair))):
-        load = {"temperature": temperature, "drafting.num_speculative_tokens": _LOOKAHEAD}
+def _points(pair: Mapping[str, Any], temperatures: list[float], lookahead: int) -> Iterator[Point]:
+    for temperature in temperatures:
+        load = {"temperature": temperature, "drafting.num_speculative_tokens": lookahead}
         ar = model.exact(pair, Mode.AR, load).tokens_per_s
         yield Point(_SPEED, "SD", Origin.EXACT, temperature, model.exact(pair, Mode.SD, load).tokens_per_s / ar)
         for series, fan_out in _policies(pair, load).items():
@@ -71,21 +74,22 @@ def _points(pair: Mapping[str, Any]) -> Iterator[Point]:
 
 def _policies(pair: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The three ways to spend the budget, as scenario fields."""
-    uniform = {"policy": "uniform", "budget": _BUDGET}
+    budget = _BRANCHES_PER_POSITION * (load["drafting.num_speculative_tokens"] + 1)
+    uniform = {"policy": "uniform", "budget": budget}
     point = resolve(model.scenario(pair, {**load, "drafting.fan_out": uniform}))
     curve = point.behaviour.hit_curves.after_draft.rejection.curve()
     return {
         "SSD, uniform": uniform,
-        "SSD, geometric": {"policy": "explicit", "values": geometric(point.drafted, curve)},
-        "SSD, optimal": {"policy": "optimal", "budget": _BUDGET},
+        "SSD, geometric": {"policy": "explicit", "values": geometric(point.drafted, curve, budget)},
+        "SSD, optimal": {"policy": "optimal", "budget": budget},
     }
 
 
-def geometric(row: RowKind, curve: HitCurve) -> list[int]:
+def geometric(row: RowKind, curve: HitCurve, budget: int) -> list[int]:
     """Theorem 12's allocation, rounded; the exponent of a curve that is no power law is its log-log slope."""
     weights = outcome_weights(row.acceptance)
     exponent = curve.exponent if isinstance(curve, PowerLaw) else _slope(curve)
-    return list(round_largest_remainder(real_optimum(weights, exponent, _BUDGET), _BUDGET))
+    return list(round_largest_remainder(real_optimum(weights, exponent, budget), budget))
 
 
 def _slope(curve: HitCurve) -> float:

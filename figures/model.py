@@ -13,6 +13,7 @@ from ssdsim.planning.plan import make_plan
 from ssdsim.planning.results import Columns
 from ssdsim.planning.store import MemoryStore
 from ssdsim.planning.sweep import run_sweep
+from ssdsim.profile import PairProfile
 from ssdsim.scenario import Mode, Scenario
 from ssdsim.scenario_files import complete, overridden, scenario_from
 
@@ -93,3 +94,9 @@ def at(table: Columns, column: str, **wanted: Any) -> float:
         path = next(name for name in table if name.rpartition(".")[2] == ending)
         mask &= table[path] == value
     return float(table[column][mask].item())
+
+
+def known_lookahead(profile: PairProfile, at_most: int) -> int:
+    """The longest lookahead up to `at_most` at which acceptance is known under all conditions of `profile`."""
+    known = [behaviour.acceptance.per_position for behaviour in profile.behaviours]
+    return min([at_most, *(len(positions) for positions in known if isinstance(positions, tuple))])

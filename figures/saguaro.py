@@ -82,9 +82,10 @@ def _draw_trade(axes: Axes, points: list[Point]) -> None:
             axes.plot([float(point.x)], [point.y], marker=".", color=colour)
             place = {"xytext": (5, 5), "textcoords": "offset points"}
             axes.annotate(f"C={c:g}", (float(point.x), point.y), fontsize="x-small", **place)  # type: ignore[arg-type]
-    for series in dict.fromkeys(point.series for point in points if point.series.startswith("ours")):
+    measured = sorted({point.series for point in points if point.series.startswith("ours")}, reverse=True)
+    for i, series in enumerate(measured):
         chosen = [point for point in points if point.series == series]
-        marks.plot(axes, chosen, GREEN, label=f"{series} ({chosen[0].origin})")
+        marks.plot(axes, chosen, lighter(GREEN, 0.7 * i / len(measured)), label=f"{series} ({chosen[0].origin})")
     axes.margins(0.12)
     axes.set(xlabel="acceptance probability", ylabel="P(bonus token cached | rejection)")
     axes.set_title("what C trades", fontsize="medium")

@@ -114,7 +114,7 @@ def test_geometric_reads_the_exponent_off_a_power_law() -> None:
 
 
 def test_the_optimal_policy_hits_most_at_every_temperature() -> None:
-    points = [p for p in fan_out_policies._points(toy.profile()) if p.panel == "hit rate"]
+    points = [p for p in fan_out_policies._points(toy.profile(), list(toy.TEMPERATURES), 6) if p.panel == "hit rate"]
     by_series = {s: np.array([p.y for p in points if p.series == s]) for s in {p.series for p in points}}
     for policy in ("SSD, uniform", "SSD, geometric"):
         assert (by_series["SSD, optimal"] >= by_series[policy] - 1e-12).all()
