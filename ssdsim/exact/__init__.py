@@ -11,7 +11,7 @@
 
 from ssdsim.exact.fallbacks import ResolvedFallback, critical_batch_sizes, resolve_fallback
 from ssdsim.exact.rounds import Columns, Setting, batch_columns, setting_of
-from ssdsim.exact.slots import SlotNumbers, slot_numbers, spread_acceptance
+from ssdsim.exact.slots import SlotNumbers, slot_numbers
 from ssdsim.exact.static import static_columns
 
 __all__ = [
@@ -24,6 +24,5 @@ __all__ = [
     "resolve_fallback",
     "setting_of",
     "slot_numbers",
-    "spread_acceptance",
     "static_columns",
 ]

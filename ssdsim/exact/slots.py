@@ -16,6 +16,7 @@ from ssdsim.design_point import DesignPoint, RowKind
 from ssdsim.distributions import mean_length
 from ssdsim.errors import DomainError
 from ssdsim.scenario import FallbackKind, Mode, Scenario
+from ssdsim.theory.acceptance import acceptance_at_quantiles
 from ssdsim.theory.closed import SlotLaw, slot_law
 from ssdsim.theory.renewal import SlotChain
 from ssdsim.theory.row_law import RowLaw, slot_chain
@@ -173,7 +174,7 @@ def _kind_laws(rows: Sequence[RowKind], mixed: bool) -> RowLaw:
     if mixed:
         quantiles, _ = _quantiles()
         acceptance = np.stack(
-            [spread_acceptance(mean, row.spread, quantiles) for mean, row in zip(acceptance, rows, strict=True)]
+            [acceptance_at_quantiles(mean, row.spread, quantiles) for mean, row in zip(acceptance, rows, strict=True)]
         )
         hits = np.broadcast_to(hits[:, None, :], (len(rows), SPREAD_NODES, hits.shape[-1]))
     return RowLaw(acceptance_prob=acceptance, hit_prob=hits)
@@ -188,22 +189,6 @@ def _quantiles() -> tuple[FloatArray, FloatArray]:
 
 def _only(law: RowLaw) -> RowLaw:
     return RowLaw(acceptance_prob=law.acceptance_prob[0], hit_prob=law.hit_prob[0])
-
-
-def spread_acceptance(mean: FloatArray, spread: float, quantiles: FloatArray) -> FloatArray:
-    """Acceptance [quantiles, K] of requests at the given quantiles of a Beta law with `mean` [K] and sd `spread`.
-
-    A request lies at the same quantile at every position. Positions that never or always accept stay as they are.
-    """
-    from scipy.special import betaincinv
-
-    result = np.broadcast_to(mean, (quantiles.size, mean.size)).copy()
-    if spread == 0:
-        return result
-    inner = (mean > 0) & (mean < 1)
-    concentration = mean[inner] * (1 - mean[inner]) / spread**2 - 1
-    result[:, inner] = betaincinv(mean[inner] * concentration, (1 - mean[inner]) * concentration, quantiles[:, None])
-    return result
 
 
 def _mean_context(scenario: Scenario, tokens_per_round: float) -> float:

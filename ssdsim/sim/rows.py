@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ssdsim.design_point import DesignPoint, RowKind
 from ssdsim.records import Fallback, Source
 from ssdsim.scenario import Mode
+from ssdsim.theory.acceptance import acceptance_at_quantiles
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -68,8 +69,8 @@ class RowLaws:
         if spread == 0.0 or not acceptance:
             alike: FloatArray = np.multiply.accumulate(np.array([acceptance], dtype=np.float64), axis=1)
             return alike
-        columns = {mean: beta_quantile(mean, spread, luck) for mean in set(acceptance)}
-        own: FloatArray = np.multiply.accumulate(np.stack([columns[mean] for mean in acceptance], axis=1), axis=1)
+        means, place = np.unique(acceptance, return_inverse=True)
+        own: FloatArray = np.multiply.accumulate(acceptance_at_quantiles(means, spread, luck)[:, place], axis=1)
         return own
 
     def survival_of_kinds(self, luck: FloatArray) -> FloatArray:
@@ -78,17 +79,6 @@ class RowLaws:
         for kind in range(len(self.kinds)):
             result[:, kind, : self.num_proposed[kind]] = self.survival(kind, luck)
         return result
-
-
-def beta_quantile(mean: float, sd: float, probability: FloatArray) -> FloatArray:
-    """Quantiles of the Beta law with this mean and standard deviation; a certain mean has no spread."""
-    from scipy.special import betaincinv
-
-    if mean in {0.0, 1.0}:
-        return np.full(len(probability), mean)
-    concentration = mean * (1.0 - mean) / sd**2 - 1.0
-    quantiles: FloatArray = betaincinv(mean * concentration, (1.0 - mean) * concentration, probability)
-    return quantiles
 
 
 def _row_kinds(point: DesignPoint) -> tuple[RowKind, ...]:

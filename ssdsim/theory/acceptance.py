@@ -132,6 +132,23 @@ def beta_shape(mean: float, spread: float) -> BetaShape:
     return BetaShape(m * size, (1.0 - m) * size)
 
 
+def acceptance_at_quantiles(mean: FloatArray, spread: float, quantiles: FloatArray) -> FloatArray:
+    """Acceptance [quantiles, K] of requests at `quantiles` of a Beta law with `mean` [K] and sd `spread`.
+
+    A request lies at the same quantile at every position (THEORY 7.1, per request). Positions that never or always
+    accept stay as they are. `spread` must be below sqrt(mean (1 - mean)), see `beta_shape`.
+    """
+    from scipy.special import betaincinv
+
+    result = np.broadcast_to(mean, (quantiles.size, mean.size)).copy()
+    if spread == 0:
+        return result
+    inner = (mean > 0) & (mean < 1)
+    size = mean[inner] * (1 - mean[inner]) / spread**2 - 1
+    result[:, inner] = betaincinv(mean[inner] * size, (1 - mean[inner]) * size, quantiles[:, None])
+    return result
+
+
 def mean_acceptance_length_beta(alpha: npt.ArrayLike, beta: npt.ArrayLike, num_speculative_tokens: int) -> Real:
     """Tokens per round if each ROUND draws its acceptance from Beta(alpha, beta) (THEORY 7.1).
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from runs import run_of
 
 from ssdsim.design_point import resolve
-from ssdsim.sim.rows import DRAFTED, REDRAFTED, TRUNCATED, UNDRAFTED, RowLaws, beta_quantile
+from ssdsim.sim.rows import DRAFTED, REDRAFTED, TRUNCATED, UNDRAFTED, RowLaws
 
 
 def laws_of(**fields: object) -> RowLaws:
@@ -38,16 +37,3 @@ def test_a_lucky_request_accepts_more_at_every_position() -> None:
     laws = laws_of(spread=0.2, workload__output_tokens=50)
     unlucky, lucky = laws.survival(DRAFTED, np.array([0.1, 0.9]))
     assert np.all(lucky > unlucky)
-
-
-@pytest.mark.parametrize(("mean", "sd"), [(0.8, 0.1), (0.5, 0.25), (0.95, 0.05)])
-def test_the_spread_has_the_mean_and_deviation_asked_for(mean: float, sd: float) -> None:
-    """Over a grid of 20,000 quantiles: a midpoint rule, good to 1e-4."""
-    values = beta_quantile(mean, sd, (np.arange(20_000) + 0.5) / 20_000)
-    assert values.mean() == pytest.approx(mean, abs=1e-4)
-    assert values.std() == pytest.approx(sd, abs=1e-3)
-
-
-def test_certainty_has_no_spread() -> None:
-    assert beta_quantile(1.0, 0.1, np.array([0.0, 0.5])).tolist() == [1.0, 1.0]
-    assert beta_quantile(0.0, 0.1, np.array([0.0, 0.5])).tolist() == [0.0, 0.0]

@@ -142,3 +142,16 @@ def test_one_regime_is_the_geometric_form() -> None:
 def test_inputs_outside_the_domain_are_refused(call) -> None:
     with pytest.raises(DomainError):
         call()
+
+
+@pytest.mark.parametrize(("mean", "sd"), [(0.8, 0.1), (0.5, 0.25), (0.95, 0.05)])
+def test_the_spread_has_the_mean_and_deviation_asked_for(mean: float, sd: float) -> None:
+    """Over a grid of 20,000 quantiles: a midpoint rule, good to 1e-4."""
+    values = acceptance.acceptance_at_quantiles(np.array([mean]), sd, (np.arange(20_000) + 0.5) / 20_000)[:, 0]
+    assert values.mean() == pytest.approx(mean, abs=1e-4)
+    assert values.std() == pytest.approx(sd, abs=1e-3)
+
+
+def test_certainty_has_no_spread() -> None:
+    assert acceptance.acceptance_at_quantiles(np.array([1.0]), 0.1, np.array([0.0, 0.5]))[:, 0].tolist() == [1.0, 1.0]
+    assert acceptance.acceptance_at_quantiles(np.array([0.0]), 0.1, np.array([0.0, 0.5]))[:, 0].tolist() == [0.0, 0.0]
