@@ -29,6 +29,9 @@ from ssdsim.errors import InputError, RunError
 
 _log = logging.getLogger(__name__)
 
+_MOST_FRUITLESS = 3
+"""Speculators lost one after the other without an answer from any, after which no further one is started."""
+
 
 class SpeculatorLink(Protocol):
     """A speculator as the engine sees it: `executor.launch.SpeculatorProcess`, or `executor.local`."""
@@ -54,6 +57,7 @@ class Connection:
         """`link` None: there is no speculator. `replace_lost`: start a new one for one that was lost."""
         self._link, self._layout, self._replace_lost = link, layout, replace_lost
         self._message = OutcomeMessage(layout)
+        self._num_fruitless = 0
         self.is_open = link is not None
         """Whether there is a speculator that answers what it is told."""
 
@@ -62,7 +66,9 @@ class Connection:
         if self._link is None or not self.is_open:
             return None
         try:
-            return SpeculationMessage(self._layout, self._link.channel.recv())
+            reply = SpeculationMessage(self._layout, self._link.channel.recv())
+            self._num_fruitless = 0
+            return reply
         except ChannelClosed as error:
             self._lose(error)
             return None
@@ -121,10 +127,16 @@ class Connection:
             self._lose(error)
 
     def _lose(self, error: ChannelClosed) -> None:
-        _log.warning("%s; going on without it%s", error, ", a new one is starting" * self._replace_lost)
         self.is_open = False
-        if self._replace_lost and self._link is not None:
+        self._num_fruitless += 1
+        self._replace_lost &= self._num_fruitless < _MOST_FRUITLESS
+        _log.warning("%s; going on without it%s", error, ", a new one is starting" * self._replace_lost)
+        if self._link is None:
+            return
+        if self._replace_lost:
             self._link.restart()
+        else:
+            self._link.close()  # it may live, and hang
 
     def _successor_ready(self, link: SpeculatorLink) -> bool:
         """Whether a new speculator can take over; one that fails to start is not tried again."""

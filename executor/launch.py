@@ -6,7 +6,7 @@
         ... speculator.channel ...
 
 Loss. The channel raises `PeerLost`, naming the exit code or signal, within a moment of the process's death,
-in the middle of a wait too. Nothing that the verifier has emitted depends on the speculator, so no token is
+in the middle of a wait too; and when a process that lives has not answered for `patience_s`. Nothing that the verifier has emitted depends on the speculator, so no token is
 lost: the engine goes on alone. `restart` starts a successor, `is_ready` says when it can be spoken to (over a
 new channel), and the engine then re-admits the running requests with their output so far.
 
@@ -33,20 +33,24 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from executor.child import Assignment
-from executor.messages import Bytes, Channel, ChannelClosed, Layout
+from executor.messages import Bytes, Channel, ChannelClosed, Layout, NoAnswer
 from executor.placement import Placement
 from executor.transport import FarEnd, Transport, best_transport, link
 from ssdsim.errors import InputError, RunError
 
 SPIN_S = 200e-6
 """How long a waiting side with a core of its own looks at the shared memory before it sleeps."""
+PATIENCE_S = 60.0
+"""How long the verifier waits for an answer before it gives the speculator up: many times what the slowest draft takes
+for a long prompt."""
 END_GRACE_S = 2.0
 """What a process gets to end by itself once its channel is closed."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class PeerLost(ChannelClosed):
-    """The speculator's process is gone; `exit_code` is negative (minus the signal) if it was killed."""
+    """The speculator's process is gone, or hangs; `exit_code` is negative (minus the signal) if it was killed, None if
+    it lives."""
 
     def __init__(self, message: str, exit_code: int | None) -> None:
         self.exit_code = exit_code
@@ -67,6 +71,7 @@ class SpeculatorProcess:
     transport: Transport = field(default_factory=best_transport)
     placement: Placement = field(default_factory=Placement)
     spin_s: float = 0.0
+    patience_s: float | None = PATIENCE_S
     num_started: int = field(default=0, init=False)
     """Processes started so far: 1 plus the number of restarts."""
 
@@ -126,7 +131,7 @@ class SpeculatorProcess:
         return PeerLost(f"speculator: its process {self.pid} {_how(code, self._last_words())}", code)
 
     def _start(self) -> None:
-        near, far = link(self.transport, self.layout, self.spin_s)
+        near, far = link(self.transport, self.layout, self.spin_s, self.patience_s)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "executor.child"],
@@ -227,7 +232,12 @@ class _WatchedChannel:
         self._inner.close()
 
     def _explained(self, error: ChannelClosed) -> ChannelClosed:
-        return error if self._closed else self._process.lost()
+        if self._closed:
+            return error
+        if isinstance(error, NoAnswer):
+            pid, patience = self._process.pid, self._process.patience_s
+            return PeerLost(f"speculator: its process {pid} has not answered for {patience:g} s", None)
+        return self._process.lost()
 
 
 def _environment(num_threads: int) -> dict[str, str]:

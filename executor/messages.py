@@ -29,18 +29,28 @@ Bytes = NDArray[np.uint8]
 """One message on the wire: a contiguous one-dimensional uint8 array."""
 
 
+_LARGEST_MESSAGE = (1 << 31) - (1 << 20)
+"""Bytes: numpy's limit for one structure, less what surrounds the probabilities."""
+
+
 class ChannelClosed(RunError):
     """The other side is gone: it ended, was killed, or closed the channel."""
+
+
+class NoAnswer(ChannelClosed):
+    """The other side has not done its part for as long as this end is patient; it may still be alive."""
 
 
 class Channel(Protocol):
     """One end of the connection between the two roles; both ends know the sizes from the `Layout`."""
 
     def send(self, message: Bytes) -> None:
-        """Hand over one message (copied or written out before this returns). Raises ChannelClosed."""
+        """Hand over one message (copied or written out before this returns). Raises ChannelClosed, and NoAnswer
+        where the other side has not made room for it in time."""
 
     def recv(self) -> Bytes:
-        """Wait for the next message; the array is valid until the next `recv`. Raises ChannelClosed."""
+        """Wait for the next message; the array is valid until the next `recv`. Raises ChannelClosed, and NoAnswer
+        where this end is patient for a limited time only and that is over."""
 
     def poll(self) -> bool:
         """Whether `recv` would return at once (also True when it would raise at once)."""
@@ -114,6 +124,13 @@ class Layout:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DomainError(name, "an integer of at least 1", value)
+        if self.sampled and 4 * self.num_slots * self.num_speculative_tokens * self.vocab_size > _LARGEST_MESSAGE:
+            most = _LARGEST_MESSAGE // (4 * self.num_speculative_tokens * self.vocab_size)
+            raise DomainError(
+                "batch_size",
+                f"at most {most}: above temperature 0 the draft's probabilities travel, and no message may exceed 2 GB",
+                self.num_slots,
+            )
         object.__setattr__(self, "outcome_dtype", self._outcome_dtype())
         object.__setattr__(self, "speculation_dtype", self._speculation_dtype())
 

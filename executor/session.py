@@ -18,7 +18,7 @@ import torch
 from executor.config import EngineConfig
 from executor.connection import SpeculatorLink
 from executor.engine import Engine
-from executor.launch import SPIN_S, SpeculatorProcess
+from executor.launch import PATIENCE_S, SPIN_S, SpeculatorProcess
 from executor.local import LocalSpeculator
 from executor.memory import check_cache_fits, out_of_memory_explained
 from executor.models import LoadedModel
@@ -41,6 +41,9 @@ class Arrangement:
     spin_s: float = SPIN_S
     """How long a side on cores of its own looks for a message before it sleeps; more than a round saves the wake-up.
     Where the roles may share a core a side sleeps at once: looking would keep the other from running."""
+    patience_s: float | None = PATIENCE_S
+    """How long the verifier waits for a speculator in a process of its own that lives but does not answer; then it
+    counts as lost. None: without limit."""
     replace_lost: bool = False
     """Whether a speculator that was lost gets a successor; if not, the engine goes on alone."""
 
@@ -109,6 +112,7 @@ def _start_speculator(
         transport=arrangement.transport_for(config.mode),
         placement=placement,
         spin_s=arrangement.spin_s if placement.cores else 0.0,
+        patience_s=arrangement.patience_s,
     )
 
 

@@ -4,7 +4,8 @@ Who uses it: whoever wants to reproduce the draft of the pair `smollm2` or carry
 target talks to itself in large batches while its top 32 are logged, one file per batch, until `--batches` files
 exist; the draft (2 layers, the target's embedding, a head over its most frequent tokens) learns from the log,
 from its checkpoint on; then it is stored and measured on the target's answers to the project's own prompts, which
-training never saw. A second run with more batches or steps carries on where the first ended.
+training never saw. A second run with more batches or steps carries on where the first ended. On two cores one process
+may write (`--stage log`) while another learns (`--stage draft`): every 200 steps it takes in what was added.
 """
 
 from __future__ import annotations
@@ -31,14 +32,19 @@ from executor.pairs.teacher import GREEDY, SAMPLED, Model, TeacherLog, continuat
 from executor.pairs.training import TrainingPlan, fit, scheduled
 
 
+_RELOAD_STEPS = 200
+"""Steps between two looks at how far the log has grown."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything that decides the draft; every field is a flag of the command line.
 
-    `dtype` is that of the products while logging and training (weights being trained stay fp32): bfloat16 takes
+    `stage` is `log`, `draft` (which takes the log as it finds it) or `all`. `dtype` is that of the products while logging and training (weights being trained stay fp32): bfloat16 takes
     six tenths of float32's time where the processor multiplies it.
     """
 
+    stage: str = "all"
     seed: int = 0
     batches: int = 8
     rows_per_batch: int = 192
@@ -48,8 +54,8 @@ class Recipe:
     layers: int = 2
     head_tokens: int = 8192
     steps: int = 1500
-    rows_per_step: int = 4
-    lr: float = 1.5e-3
+    rows_per_step: int = 8
+    lr: float = 3e-3
     overlap_weight: float = 1.0
     measured_prompts: int = 32
     answer_tokens: int = 128
@@ -64,12 +70,17 @@ def load_target() -> tuple[Model, Any]:
     return model, AutoTokenizer.from_pretrained(directory)
 
 
-def log_target(recipe: Recipe, target: Model, tokenizer: Any, work: Path) -> TeacherLog:
-    """The target's self-written text; batches that `work` lacks are written first."""
-    files = [work / f"chat-{number:03d}.safetensors" for number in range(recipe.batches)]
+def log_files(work: Path) -> list[Path]:
+    """The finished batches of the log, in order."""
+    return sorted(work.glob("chat-*.safetensors"))
+
+
+def log_target(recipe: Recipe, target: Model, tokenizer: Any, work: Path) -> None:
+    """Let the target write the batches that `work` lacks, one file each."""
     chat = SelfChat(tokenizer)
     target.to(getattr(torch, recipe.dtype))
-    for number, file in enumerate(files):
+    for number in range(recipe.batches):
+        file = work / f"chat-{number:03d}.safetensors"
         if file.is_file():
             continue
         rng = random.Random(recipe.seed * 10_000 + number)
@@ -78,7 +89,6 @@ def log_target(recipe: Recipe, target: Model, tokenizer: Any, work: Path) -> Tea
         write_text(target, scripts, recipe.row_tokens, generator, recipe.top_k).save(file)
         print(f"logged {file.name}", flush=True)
     target.float()
-    return TeacherLog.load(files)
 
 
 def head_tokens(log: TeacherLog, count: int, vocab_size: int, file: Path) -> Tensor:
@@ -172,12 +182,19 @@ def _answers_agreement(
 def train_draft(recipe: Recipe, work: Path, out: Path) -> None:
     """All stages; the draft lies in `out`, its loss curve and `measured.json` beside it."""
     target, tokenizer = load_target()
-    log = log_target(recipe, target, tokenizer, work)
+    if recipe.stage != "draft":
+        log_target(recipe, target, tokenizer, work)
+    if recipe.stage == "log":
+        return
+    log = TeacherLog.load(log_files(work))
     vocab_size = target.config.vocab_size
     token_ids = head_tokens(log, recipe.head_tokens, vocab_size, work / "head.pt")
     draft = new_draft(recipe, token_ids)
-    plan = TrainingPlan(steps=recipe.steps, peak_lr=recipe.lr)
-    fit(draft, head_loss(onto_head(log, token_ids, vocab_size), recipe), plan, work / "draft.pt")
+    plan = TrainingPlan(steps=recipe.steps, peak_lr=recipe.lr, muon=True)
+    for step in range(0, recipe.steps, _RELOAD_STEPS):
+        log = TeacherLog.load(log_files(work))
+        loss = head_loss(onto_head(log, token_ids, vocab_size), recipe)
+        fit(draft, loss, plan, work / "draft.pt", until=step + _RELOAD_STEPS)
     save_reduced(draft, out)
     shutil.copy(work / "draft.csv", out / "curve.csv")
     stored = load_reduced(out, target_embedding(), torch.float32)

@@ -26,10 +26,15 @@ _LOG_EVERY = 20
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """AdamW with a linear warm-up and a linear decay to zero."""
+    """AdamW, or Muon for the matrices, with a linear warm-up and a linear decay to zero.
+
+    Muon (Jordan et al., 2024), its updates scaled to AdamW's size so that one learning rate serves both, needs about
+    half of AdamW's steps here and twice their time: it gains where text is scarcer than time.
+    """
 
     steps: int
     peak_lr: float
+    muon: bool = False
     warmup_steps: int = 40
     weight_decay: float = 0.1
     clip_norm: float = 1.0
@@ -46,21 +51,21 @@ def fit(model: nn.Module, loss: Loss, plan: TrainingPlan, checkpoint: Path, *, u
 
     Beside the checkpoint, `<stem>.csv` gets one line per 20 steps: step, mean loss, learning rate, seconds so far.
     """
-    optimizer = _adamw(model, plan)
-    state = _load(checkpoint, model, optimizer)
+    optimizers = _optimizers(model, plan)
+    state = _load(checkpoint, model, optimizers)
     first, spent_s = int(state["step"]), float(state["spent_s"])
     last = plan.steps if until is None else min(until, plan.steps)
     model.train()
     started = saved = time.monotonic()
     recent: list[float] = []
     for step in range(first, last):
-        recent.append(_step(model, loss, optimizer, plan, step))
+        recent.append(_step(model, loss, optimizers, plan, step))
         now = time.monotonic()
         if (step + 1) % _LOG_EVERY == 0 or step + 1 == last:
             _log(checkpoint.with_suffix(".csv"), step + 1, recent, plan.lr(step), spent_s + now - started)
             recent.clear()
         if now - saved > plan.save_every_s or step + 1 == last:
-            _save(checkpoint, model, optimizer, step + 1, spent_s + now - started)
+            _save(checkpoint, model, optimizers, step + 1, spent_s + now - started)
             saved = now
     model.eval()
 
@@ -73,44 +78,60 @@ def scheduled(step: int, size: int, total: int, seed: int) -> Tensor:
     return order[position * size : (position + 1) * size]
 
 
-def _adamw(model: nn.Module, plan: TrainingPlan) -> torch.optim.AdamW:
+def _optimizers(model: nn.Module, plan: TrainingPlan) -> list[torch.optim.Optimizer]:
     trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": plan.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    matrices, others = [p for p in trained if p.ndim >= 2], [p for p in trained if p.ndim < 2]
+    groups = [{"params": others, "weight_decay": 0.0}]
+    if not plan.muon:
+        groups.insert(0, {"params": matrices, "weight_decay": plan.weight_decay})
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(groups, lr=plan.peak_lr, betas=(0.9, 0.95), fused=True)
     ]
-    return torch.optim.AdamW(groups, lr=plan.peak_lr, betas=(0.9, 0.95), fused=True)
+    if plan.muon:
+        optimizers.append(
+            torch.optim.Muon(
+                matrices, lr=plan.peak_lr, weight_decay=plan.weight_decay, adjust_lr_fn="match_rms_adamw"
+            )
+        )
+    return optimizers
 
 
-def _step(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, plan: TrainingPlan, step: int) -> float:
-    for group in optimizer.param_groups:
-        group["lr"] = plan.lr(step)
+def _step(
+    model: nn.Module, loss: Loss, optimizers: list[torch.optim.Optimizer], plan: TrainingPlan, step: int
+) -> float:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = plan.lr(step)
     value = loss(model, step)
     if not math.isfinite(value.item()):
         raise FloatingPointError(f"loss is {value.item()} at step {step}: lower the learning rate")
-    optimizer.zero_grad(set_to_none=True)
+    model.zero_grad(set_to_none=True)
     value.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(model.parameters(), plan.clip_norm)
-    optimizer.step()
+    for optimizer in optimizers:
+        optimizer.step()
     return value.item()
 
 
-def _load(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+def _load(checkpoint: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, float]:
     if not checkpoint.is_file():
         return {"step": 0, "spent_s": 0.0}
     state = torch.load(checkpoint, weights_only=True)
     model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
+    for optimizer, kept in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(kept)
     print(f"{checkpoint.stem}: resumed at step {state['step']}", flush=True)
     return {"step": state["step"], "spent_s": state["spent_s"]}
 
 
-def _save(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, spent_s: float) -> None:
+def _save(
+    checkpoint: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], step: int, spent_s: float
+) -> None:
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     partial = checkpoint.with_suffix(".partial")
     state = {
         "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "step": step,
         "spent_s": spent_s,
     }

@@ -54,11 +54,15 @@ def best_transport() -> Transport:
     return Transport.SHM if platform.machine().lower() in _ORDERED_STORES else Transport.PIPE
 
 
-def link(transport: Transport, layout: Layout, spin_s: float) -> tuple[Channel, FarEnd]:
+def link(
+    transport: Transport, layout: Layout, spin_s: float, patience_s: float | None = None
+) -> tuple[Channel, FarEnd]:
     """The verifier's end, and what the speculator needs to `attach`; the caller closes the far end's fds
     once they are handed over.
 
-    `spin_s`: how long a waiting side polls the shared memory before it sleeps in the kernel.
+    `spin_s`: how long a waiting side polls the shared memory before it sleeps in the kernel. `patience_s`: how long
+    the verifier's end waits before it raises NoAnswer (None: as long as the other process lives); the speculator's
+    waits without limit, because nobody may want anything of it for hours.
     """
     if transport not in (Transport.SHM, Transport.PIPE):
         raise DomainError("transport", "shm or pipe (distributed: under torchrun)", str(transport))
@@ -68,9 +72,9 @@ def link(transport: Transport, layout: Layout, spin_s: float) -> tuple[Channel, 
     far_socket = far.detach()
     sizes = (layout.outcome_bytes, layout.speculation_bytes)
     if transport is Transport.PIPE:
-        return PipeChannel(near, incoming=sizes[1]), FarEnd(transport, (far_socket,), spin_s)
+        return PipeChannel(near, incoming=sizes[1], patience_s=patience_s), FarEnd(transport, (far_socket,), spin_s)
     memory_fd = anonymous_memory(segment_bytes(sizes))
-    channel = SharedMemoryChannel(memory_fd, near, sizes, sends=0, spin_s=spin_s)
+    channel = SharedMemoryChannel(memory_fd, near, sizes, sends=0, spin_s=spin_s, patience_s=patience_s)
     return channel, FarEnd(transport, (far_socket, memory_fd), spin_s)
 
 

@@ -11,7 +11,7 @@ import socket
 
 import numpy as np
 
-from executor.messages import Bytes, ChannelClosed
+from executor.messages import Bytes, ChannelClosed, NoAnswer
 
 _BUFFER_BYTES = 1 << 20
 """Asked of the kernel for each direction, so that a message is usually handed over in one call."""
@@ -26,10 +26,14 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class PipeChannel:
-    """One end of a socket pair; receives messages of `incoming` bytes."""
+    """One end of a socket pair; receives messages of `incoming` bytes.
 
-    def __init__(self, end: socket.socket, incoming: int) -> None:
+    `patience_s`: how long a call waits for the other side to read or write anything (None: while it lives).
+    """
+
+    def __init__(self, end: socket.socket, incoming: int, patience_s: float | None = None) -> None:
         self._end = end
+        self._end.settimeout(patience_s)
         self._buffer: Bytes = np.empty(incoming, np.uint8)
         self._poller = select.poll()
         self._poller.register(end, select.POLLIN)
@@ -38,6 +42,8 @@ class PipeChannel:
         """Write the message out; blocks while the other side has not taken the previous ones."""
         try:
             self._end.sendall(message.data)
+        except TimeoutError as error:
+            raise NoAnswer("channel: the other side takes no message") from error
         except OSError as error:
             raise ChannelClosed(f"channel: the other side is gone ({error})") from error
 
@@ -47,6 +53,8 @@ class PipeChannel:
         while got < len(view):
             try:
                 count = self._end.recv_into(view[got:])
+            except TimeoutError as error:
+                raise NoAnswer("channel: the other side sends nothing") from error
             except OSError as error:
                 raise ChannelClosed(f"channel: the other side is gone ({error})") from error
             if count == 0:

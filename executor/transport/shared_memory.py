@@ -19,6 +19,7 @@ store, so a sleeper and a sender may just miss each other: the sleep is bounded,
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import select
@@ -28,7 +29,7 @@ from time import perf_counter
 
 import numpy as np
 
-from executor.messages import Bytes, ChannelClosed
+from executor.messages import Bytes, ChannelClosed, NoAnswer
 from ssdsim.errors import RunError
 
 _LINE = 64
@@ -61,11 +62,18 @@ class SharedMemoryChannel:
     """One end: sends on lane `sends`, receives on the other.
 
     `sizes` are the message sizes of lanes 0 and 1. The descriptor `memory_fd` stays the caller's to close;
-    `doorbell` becomes this object's.
+    `doorbell` becomes this object's. `patience_s`: how long a call waits for the other side (None: while it lives).
     """
 
     def __init__(
-        self, memory_fd: int, doorbell: socket.socket, sizes: tuple[int, int], *, sends: int, spin_s: float
+        self,
+        memory_fd: int,
+        doorbell: socket.socket,
+        sizes: tuple[int, int],
+        *,
+        sends: int,
+        spin_s: float,
+        patience_s: float | None = None,
     ) -> None:
         memory = memoryview(mmap.mmap(memory_fd, segment_bytes(sizes)))
         lanes = (_Lane(memory, 0, sizes[0]), _Lane(memory, _lane_bytes(sizes[0]), sizes[1]))
@@ -76,6 +84,7 @@ class SharedMemoryChannel:
         self._poller = select.poll()
         self._poller.register(doorbell, select.POLLIN)
         self._spin_s = spin_s
+        self._patience_s = math.inf if patience_s is None else patience_s
         self._peer_gone = False
 
     def send(self, message: Bytes) -> None:
@@ -121,7 +130,8 @@ class SharedMemoryChannel:
             self._out = self._in = _Lane(memoryview(bytearray(_HEADER)), 0, 0)
 
     def _wait(self, words: memoryview, index: int, target: int, asleep: int) -> None:
-        """Return when `words[index]` has reached `target`. Raises ChannelClosed if it never will."""
+        """Return when `words[index]` has reached `target`. Raises ChannelClosed if it never will, NoAnswer if it has
+        not in time."""
         give_up = perf_counter() + self._spin_s
         while True:
             for _ in range(_READS_PER_CLOCK):
@@ -136,7 +146,7 @@ class SharedMemoryChannel:
             words[asleep] = 0
 
     def _sleep(self, words: memoryview, index: int, target: int) -> None:
-        sleep_ms = _FIRST_SLEEP_MS
+        sleep_ms, give_up = _FIRST_SLEEP_MS, perf_counter() + self._patience_s
         while words[index] < target:
             if self._peer_gone:
                 # What it wrote before it went still counts: everything it stored is visible by now.
@@ -145,6 +155,8 @@ class SharedMemoryChannel:
                 raise ChannelClosed("channel: the other side is gone")
             if self._poller.poll(sleep_ms):
                 self._peer_gone = self._hear_bell()
+            if perf_counter() >= give_up and words[index] < target:
+                raise NoAnswer("channel: the other side does not stir")
             sleep_ms = min(2 * sleep_ms, _LONGEST_SLEEP_MS)
 
     def _ring(self) -> None:

@@ -30,6 +30,7 @@ from executor.engine import Engine, Generation
 from executor.launch import SpeculatorProcess
 from executor.roles import ModelPair
 from executor.session import Arrangement, Session, open_engine
+from executor.transport import Transport
 from ssdsim.records import Source
 from ssdsim.scenario import Drafting, Mode
 
@@ -127,6 +128,21 @@ def test_a_speculator_that_hangs_and_is_then_killed_costs_no_token(
         at_round(session.engine, {4: stop_then_kill})
         assert tokens_of(session.engine.generate(REQUESTS)) == plain
         killer.join()
+
+
+@pytest.mark.parametrize("transport", [Transport.SHM, Transport.PIPE])
+def test_a_speculator_that_lives_but_does_not_answer_is_given_up_and_ended(
+    pair: ModelPair, plain: list[tuple[int, ...]], transport: Transport, caplog: pytest.LogCaptureFixture
+) -> None:
+    arrangement = Arrangement(transport=transport, patience_s=0.3)
+    with open_engine(config(Mode.SSD), pair, arrangement) as session:
+        pid = speculator_of(session).pid
+        at_round(session.engine, {4: lambda: os.kill(pid, signal.SIGSTOP)})
+        assert tokens_of(session.engine.generate(REQUESTS)) == plain
+        assert not is_alive(pid)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"speculator: its process {pid} has not answered for 0.3 s; going on without it"
+    ]
 
 
 def test_a_successor_takes_in_the_running_requests_with_what_they_have_written(

@@ -265,6 +265,8 @@ def test_neither_process_holds_memory_that_has_a_name(launch: Launch) -> None:
     speculator.wait_until_ready()
     ask(speculator.channel, LAYOUT, 0)
     maps = [Path(f"/proc/{pid}/maps").read_text() for pid in ("self", speculator.pid)]
-    assert not any("/dev/shm/" in held for held in maps)
+    # A lock of some library is there too, of which the name is deleted.
+    mapped = [line for held in maps for line in held.splitlines() if "/dev/shm/" in line]
+    assert all(line.endswith(" (deleted)") for line in mapped)
     if best_transport() is Transport.SHM:
         assert all("memfd:ssdsim (deleted)" in held for held in maps)

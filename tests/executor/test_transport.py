@@ -192,3 +192,10 @@ def test_a_processor_that_reorders_stores_gets_the_pipe(monkeypatch: pytest.Monk
 def test_the_distributed_transport_is_not_for_one_process() -> None:
     with pytest.raises(DomainError, match="torchrun"):
         link(Transport.DISTRIBUTED, LAYOUT, 1e-4)
+
+
+def test_a_message_beyond_what_one_structure_holds_is_refused_and_the_largest_batch_named() -> None:
+    Layout(num_slots=4096, num_speculative_tokens=8, vocab_size=150_000, sampled=False)
+    Layout(num_slots=447, num_speculative_tokens=8, vocab_size=150_000, sampled=True)
+    with pytest.raises(DomainError, match=r"batch_size: .*at most 447"):
+        Layout(num_slots=448, num_speculative_tokens=8, vocab_size=150_000, sampled=True)
