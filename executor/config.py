@@ -45,7 +45,7 @@ class EngineConfig:
     sampled: bool = False
     """Whether any request may have a temperature above 0: draft probabilities travel then."""
     synthetic: bool = False
-    """Whether outcomes are drawn from `behaviour` (dummy weights, see `executor.synthetic`)."""
+    """Whether outcomes are drawn from `behaviour` instead of decided by the models, see `executor.synthetic`."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_context_tokens", "vocab_size"):

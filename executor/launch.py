@@ -6,9 +6,10 @@
         ... speculator.channel ...
 
 Loss. The channel raises `PeerLost`, naming the exit code or signal, within a moment of the process's death,
-in the middle of a wait too; and when a process that lives has not answered for `patience_s`. Nothing that the verifier has emitted depends on the speculator, so no token is
-lost: the engine goes on alone. `restart` starts a successor, `is_ready` says when it can be spoken to (over a
-new channel), and the engine then re-admits the running requests with their output so far.
+in the middle of a wait too; and where a process that lives has not answered for `patience_s`. Nothing that the
+verifier has emitted depends on the speculator, so no token is lost: the engine goes on alone. `restart` starts a
+successor, `is_ready` says when it can be spoken to (over a new channel), and the engine then re-admits the
+running requests with their output so far.
 
 Ends. An orderly end closes the channel and waits for the process; a process that does not end in time is
 killed. If this process ends instead, in whatever way, the child notices at once and ends too
@@ -41,16 +42,16 @@ from ssdsim.errors import InputError, RunError
 SPIN_S = 200e-6
 """How long a waiting side with a core of its own looks at the shared memory before it sleeps."""
 PATIENCE_S = 60.0
-"""How long the verifier waits for an answer before it gives the speculator up: many times what the slowest draft takes
-for a long prompt."""
+"""How long the verifier waits for an answer before it gives the speculator up: many times what the slowest draft
+takes for a long prompt."""
 END_GRACE_S = 2.0
 """What a process gets to end by itself once its channel is closed."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class PeerLost(ChannelClosed):
-    """The speculator's process is gone, or hangs; `exit_code` is negative (minus the signal) if it was killed, None if
-    it lives."""
+    """The speculator's process is gone, or hangs; `exit_code` is negative (minus the signal) if it was killed, None
+    if it lives."""
 
     def __init__(self, message: str, exit_code: int | None) -> None:
         self.exit_code = exit_code

@@ -82,7 +82,7 @@ def best_forms(device_type: str, dtype: torch.dtype) -> Forms:
     """The forms that pay on this machine: the table above."""
     if device_type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return _LIBRARY
-    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"  # type: ignore[no-untyped-call]
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
     if dtype == torch.float32:
         return AVX512 if wide else AVX2
     if dtype == torch.bfloat16 and wide and torch.ops.mkldnn._is_mkldnn_bf16_supported():

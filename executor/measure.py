@@ -10,6 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from executor.models import vocab_size_of
 from executor.pair_source import NamedPair, resolve_pair
 from executor.prompts_input import TokenPrompt, byte_tokens, gather_prompts, prompts_digest, tokenise
 from executor.session import Arrangement, Session, open_engine
+from executor.synthetic import law_of
 from ssdsim.errors import InputError
 from ssdsim.measurement import MeasurementPlan, PlannedRun, Reporter, RunSetting, Texts, check_same_measurement
 from ssdsim.rank_trace import rank_trace_of
@@ -121,9 +123,17 @@ def _common(plan: MeasurementPlan, pair: NamedPair, prompts: list[TokenPrompt]) 
         "ignore_eos": texts.ignore_eos,
         "seed": texts.seed,
         "num_threads": plan.num_threads,
+        "synthetic": _synthetic(plan, pair),
         "machine": describe_machine(),
         "versions": software_versions(),
     }
+
+
+def _synthetic(plan: MeasurementPlan, pair: NamedPair) -> bool | dict[str, Any]:
+    """False, or the law from which outcomes are drawn; True: the executor's typical one, where weights are random."""
+    if plan.synthetic is None:
+        return pair.is_dummy
+    return plan.synthetic.model_dump(mode="json", exclude_none=True)
 
 
 def _source_name(texts: Texts) -> str:
@@ -135,7 +145,9 @@ def _measure_run(
 ) -> Records:
     """One run, its records complete with what made them."""
     vocab_size = vocab_size_of(pair.models.target)
-    config = config_of(run.setting, prompts, plan.texts.max_tokens, vocab_size, synthetic=pair.is_dummy)
+    config = config_of(run.setting, prompts, plan.texts.max_tokens, vocab_size, synthetic=bool(common["synthetic"]))
+    if plan.synthetic is not None:
+        config = replace(config, behaviour=law_of(plan.synthetic, config.num_speculative_tokens))
     started_at, load_before = datetime.now(UTC), describe_load()
     with open_engine(config, pair.models, Arrangement(num_threads=plan.num_threads)) as session:
         generation = _generate(session, run.setting, prompts, plan.texts)
@@ -147,7 +159,6 @@ def _measure_run(
             **common,
             "prompt_set": f"{common['prompts']['sha256']}-{plan.texts.seed}",
             "mode": run.setting.mode.value,
-            "synthetic": pair.is_dummy,
             "setting": run.setting.plain(),
             "run": {"name": run.name, "repeat": run.repeat, "is_anchor": run.is_anchor},
             "scenario": _scenario(run, generation.records, plan.texts.seed),
@@ -165,7 +176,7 @@ def _measure_run(
 def config_of(
     setting: RunSetting, prompts: Sequence[TokenPrompt], max_tokens: int, vocab_size: int, *, synthetic: bool = False
 ) -> EngineConfig:
-    """The engine's configuration for a combination over `prompts`; outcomes of dummy weights are `synthetic`."""
+    """The engine's configuration for a combination over `prompts`; see EngineConfig on `synthetic`."""
     return EngineConfig(
         mode=setting.mode,
         batch_size=setting.batch_size,

@@ -128,7 +128,7 @@ class Layout:
             most = _LARGEST_MESSAGE // (4 * self.num_speculative_tokens * self.vocab_size)
             raise DomainError(
                 "batch_size",
-                f"at most {most}: above temperature 0 the draft's probabilities travel, and no message may exceed 2 GB",
+                f"at most {most}: above temperature 0 the draft's probabilities travel, 2 GB at most in one message",
                 self.num_slots,
             )
         object.__setattr__(self, "outcome_dtype", self._outcome_dtype())

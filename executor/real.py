@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from executor.config import DraftBehaviour, EngineConfig, Request
+from executor.config import EngineConfig, Request
 from executor.measure import count_from_zero, read_token_prompts, warm_up
 from executor.models import vocab_size_of
 from executor.pair_source import NamedPair, resolve_pair
 from executor.pairs import BUILT_IN
 from executor.prompts_input import TokenPrompt
 from executor.session import Session, open_engine
+from executor.synthetic import law_of
 from ssdsim.design_point import DesignPoint, behaviour_of, resolve
 from ssdsim.distributions import Constant, sample_lengths
 from ssdsim.errors import InputError
@@ -46,7 +47,8 @@ def real(scenario: Scenario, mode: Mode) -> tuple[dict[str, Quantity], tuple[str
     requests = requests_for(scenario, prompts)
     config = config_for(scenario, mode, requests, vocab_size_of(pair.models.target))
     if pair.is_dummy:
-        config = replace(config, synthetic=True, behaviour=_law_of(scenario))
+        law = law_of(behaviour_of(scenario), scenario.drafting.num_speculative_tokens)
+        config = replace(config, synthetic=True, behaviour=law)
     with open_engine(config, pair.models) as session:
         warm_up(session, requests[: config.batch_size])
         records = _run(session, scenario, requests)
@@ -74,18 +76,6 @@ def config_for(scenario: Scenario, mode: Mode, requests: Sequence[Request], voca
         vocab_size=vocab_size,
         drafting=resolved_drafting(resolve(scenario)),
         sampled=scenario.workload.temperature > 0,
-    )
-
-
-def _law_of(scenario: Scenario) -> DraftBehaviour:
-    """What the profile says of acceptance and hits, for weights that have no behaviour of their own."""
-    behaviour, lookahead = behaviour_of(scenario), scenario.drafting.num_speculative_tokens
-    acceptance = behaviour.acceptance.at(lookahead)
-    after_draft = behaviour.hit_curves.after_draft
-    return DraftBehaviour(
-        acceptance_prob=acceptance,
-        rejection_curve=after_draft.rejection.curve(),
-        all_accepted_curve=after_draft.all_accepted_curve(acceptance[-1] if acceptance else 1.0),
     )
 
 

@@ -1,4 +1,5 @@
-"""Outcomes drawn from a given law instead of decided by the models: for weights that are random.
+"""Outcomes drawn from a given law instead of decided by the models: for weights that are random, and to test times
+alone.
 
 Two models with dummy weights never agree, so their rounds would show none of the timeline that the real pair would.
 With synthetic acceptance every forward, message and cache is real, and only three decisions are drawn, from the
@@ -10,11 +11,26 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.config import EngineConfig, all_accepted_curve
+from executor.config import DraftBehaviour, EngineConfig, all_accepted_curve
 from executor.contexts import Contexts, Ints
 from executor.sampling import Stream, uniforms
 from executor.speculation_cache import SpeculationCache
+from ssdsim.profile import Behaviour
 from ssdsim.theory.acceptance import per_position
+
+
+def law_of(behaviour: Behaviour, lookahead: int) -> DraftBehaviour:
+    """What a profile says of acceptance and hits after a drafted round, as the law of synthetic outcomes.
+
+    All requests are alike in it, whatever their spread in the profile.
+    """
+    acceptance = behaviour.acceptance.at(lookahead)
+    after_draft = behaviour.hit_curves.after_draft
+    return DraftBehaviour(
+        acceptance_prob=acceptance,
+        rejection_curve=after_draft.rejection.curve(),
+        all_accepted_curve=after_draft.all_accepted_curve(acceptance[-1] if acceptance else 1.0),
+    )
 
 
 class SyntheticOutcomes:

@@ -25,8 +25,8 @@ def load_extension(group: str, name: str) -> Any:
     found = tuple(entry_points(group=group, name=name))
     if not found:
         raise InputError(
-            f"{name}: no installed package offers it; ssdsim's own metadata is stale or incomplete, install it again: "
-            "pip install --force-reinstall --no-deps ssdsim"
+            f"{name}: no installed package offers it; ssdsim's own metadata is stale or incomplete, install it "
+            "again: pip install --force-reinstall --no-deps ssdsim"
         )
     try:
         return found[0].load()

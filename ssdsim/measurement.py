@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ssdsim.errors import DomainError, InputError
+from ssdsim.profile import Behaviour
 from ssdsim.records import Records
 from ssdsim.scenario import Drafting, FallbackChoice, FanOut, Mode, drafting_problems
 
@@ -120,6 +121,9 @@ class MeasurementPlan:
     out: Path
     num_threads: int = 1
     resume: bool = False
+    synthetic: Behaviour | None = None
+    """Draw acceptance and hits from this law, whatever the models say: everything else is real. None: only with
+    random weights, from a typical law."""
 
     def folder(self, run: PlannedRun) -> Path:
         """Where the run's records go."""

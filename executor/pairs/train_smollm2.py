@@ -31,7 +31,6 @@ from executor.pairs.smollm2 import target_dir, target_embedding
 from executor.pairs.teacher import GREEDY, SAMPLED, Model, TeacherLog, continuation, write_text
 from executor.pairs.training import TrainingPlan, fit, scheduled
 
-
 _RELOAD_STEPS = 200
 """Steps between two looks at how far the log has grown."""
 
@@ -40,8 +39,9 @@ _RELOAD_STEPS = 200
 class Recipe:
     """Everything that decides the draft; every field is a flag of the command line.
 
-    `stage` is `log`, `draft` (which takes the log as it finds it) or `all`. `dtype` is that of the products while logging and training (weights being trained stay fp32): bfloat16 takes
-    six tenths of float32's time where the processor multiplies it.
+    `stage` is `log`, `draft` (which takes the log as it finds it) or `all`. `dtype` is that of the products while
+    logging and training (weights being trained stay fp32): bfloat16 takes six tenths of float32's time where the
+    processor multiplies it.
     """
 
     stage: str = "all"

@@ -9,9 +9,14 @@ from pathlib import Path
 from experiments.published import ridge, rows, study
 from experiments.published.ridge import ModelRidgePoint, RowsRidgePoint
 from experiments.published.study import Anatomy, Case, Comparison, Effects
+from ssdsim.validation.errors import Point
+from ssdsim.validation.report import error_table
 
 ROWS_RIDGE_S = (24e-3, 26e-3, 28e-3, 30e-3, 32e-3)
 MODEL_RIDGE_S = (30.2e-3, 30.6e-3, 31e-3, 31.5e-3, 32e-3)
+
+UNCALIBRATED, CALIBRATED = "uncalibrated", "calibrated"
+_RATE = "tokens_per_s"
 
 CASES = (study.LLAMA, study.QWEN)
 
@@ -63,6 +68,9 @@ def tables(results: Results) -> dict[str, Table]:
     found: dict[str, Table] = {}
     for case in CASES:
         found[f"{case.name}: tokens per second"] = comparison_table(case, results.comparisons[case.name])
+        points = held_out_points(case, results.comparisons[case.name])
+        title = f"{case.name}: errors over {len(points)} held-out rows"
+        found[title] = error_table(points, [UNCALIBRATED, CALIBRATED], {})
         found[f"{case.name}: what each assumption moves"] = effects_table(results.effects[case.name])
     found["llama-3.1-70b: the ridge in the rows"] = rows_ridge_table(results.rows_ridge)
     found["llama-3.1-70b: the ridge in the model"] = model_ridge_table(results.model_ridge)
@@ -112,6 +120,25 @@ def comparison_table(case: Case, comparisons: list[Comparison]) -> Table:
         for c in comparisons
     ]
     return headings, [*lines, *_ratio_line(comparisons)]
+
+
+def held_out_points(case: Case, comparisons: list[Comparison]) -> list[Point]:
+    """The rows of single data sets that the scalar was not calibrated on, as the validation of a measured pair holds
+    its points; the means over data sets are no rows of their own."""
+    k, kinds = case.calibrated_on
+    return [
+        Point(
+            name=f"K={c.row[0]}, {NAMES[c.row[1]]}",
+            mode="ssd",
+            batch_size=1,
+            temperature=0.0,
+            measured={_RATE: c.published},
+            predicted={UNCALIBRATED: {_RATE: c.uncalibrated}, CALIBRATED: {_RATE: c.calibrated}},
+            swapped={},
+        )
+        for c in comparisons
+        if c.row[1] is not None and not (c.row[0] == k and c.row[1] in kinds)
+    ]
 
 
 def _ratio_line(comparisons: list[Comparison]) -> list[list[str]]:

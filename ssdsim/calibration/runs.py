@@ -114,6 +114,12 @@ class Run:
             for number, kind in enumerate(kinds)
         ]
 
+    def by_half(self) -> tuple[Run, Run]:
+        """The run with the outcomes of one half of its prompts, and of the other: kinds take turns in both."""
+        ids = self.records.requests.columns()["request_id"]
+        first = ids // max(1, len(self.records.about.get("prompt_kinds", ()))) % 2 == 0
+        return replace(self, only_requests=ids[first]), replace(self, only_requests=ids[~first])
+
     def round_index(self) -> IntArray:
         """For every row of the outcome table its row in the round table."""
         index: IntArray = np.searchsorted(self.rounds["round"], self.outcomes["round"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
@@ -45,6 +45,9 @@ def document(study: Study, command: str) -> dict[str, Any]:
         "num_calibration_runs": study.calibration.num_runs,
         "errors": {m: _plain_errors(errors_by_metric(study.points, m)) for m in map(str, METHODS)},
         "replay_errors": _plain_errors(errors_by_metric(study.replayed, _REPLAY)),
+        "latency_errors": {
+            str(m): _plain_errors(errors_by_metric(study.latency, str(m))) for m in (Method.EXACT, Method.SIM)
+        },
         "causes": mean_causes(study.points),
         "latency_alone_error": latency_alone(study.points),
         "sim_error_without_drift": error_without_drift(study.points, Method.SIM),
@@ -63,34 +66,37 @@ def gate_error(study: Study) -> float:
 
 def tables(study: Study) -> dict[str, Table]:
     """Every table of the report by its title."""
+    noise = {} if study.drift is None else study.drift.noise
     found = {
-        f"errors over {len(study.points)} held-out points": error_table(study.points, list(map(str, METHODS)), study),
+        f"errors over {len(study.points)} held-out points": error_table(study.points, list(map(str, METHODS)), noise),
         "what a miss in tokens/s comes from": causes_table(study),
         "held-out points": points_table(study.points),
     }
     if study.replayed:
         title = f"acceptance alone: ranks replayed at {len(study.replayed)} greedy held-out points"
-        found[title] = error_table(study.replayed, [_REPLAY], study)
+        found[title] = error_table(study.replayed, [_REPLAY], noise)
+    if study.latency:
+        title = f"latency alone: acceptance and hits drawn from a known law at {len(study.latency)} points"
+        found[title] = error_table(study.latency, [str(Method.EXACT), str(Method.SIM)], noise)
     if study.choices:
         found["is the best configuration found?"] = choices_table(study)
     if study.transfers:
-        found["one kind of prompt predicting another"] = transfer_table(study)
+        found["prompts predicting other prompts"] = transfer_table(study)
     return found
 
 
-def error_table(points: Sequence[Point], methods: Sequence[str], study: Study) -> Table:
+def error_table(points: Sequence[Point], methods: Sequence[str], noise: Mapping[str, float]) -> Table:
     """Mean, median and worst absolute error per metric and method, beside what the measurements themselves know:
-    the machine's noise from run to run, and the bounds (95 %) that a run's own requests and rounds leave open."""
+    the machine's `noise` from run to run, and the bounds (95 %) that a run's own requests and rounds leave open."""
     by_method = {method: errors_by_metric(points, method) for method in methods}
     lines: list[list[str]] = []
     for metric in METRICS:
         for method in methods:
             if (error := by_method[method].get(metric)) is not None:
-                noise = study.drift.noise.get(metric) if study.drift is not None else None
                 own = [p.sampling[metric] for p in points if metric in p.sampling]
                 cells = [_share(metric, v) for v in (error.mean, error.median, error.worst, error.bias)]
                 first = "" if any(line[0] == label_of(metric).text for line in lines) else label_of(metric).text
-                known = [_share(metric, noise), _share(metric, fmean(own) if own else None)]
+                known = [_share(metric, noise.get(metric)), _share(metric, fmean(own) if own else None)]
                 lines.append([first, method, *cells, *known, str(error.num_points), error.worst_point])
     heads = ["metric", "method", "mean", "median", "worst", "bias", "run-to-run", "sampling", "points", "worst point"]
     return heads, lines

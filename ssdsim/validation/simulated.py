@@ -72,6 +72,8 @@ def _with_about(records: Records, about: dict[str, Any]) -> Records:
 
 def _scenario(run: PlannedRun, plan: MeasurementPlan, truth: PairProfile) -> Scenario:
     setting, texts = run.setting, plan.texts
+    if plan.synthetic is not None:
+        truth = truth.model_copy(update={"behaviours": (plan.synthetic,)})
     return scenario_from(
         {
             "name": run.name,

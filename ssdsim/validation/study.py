@@ -28,6 +28,7 @@ from ssdsim.records import Records
 from ssdsim.scenario import Mode, Scenario
 from ssdsim.validation.errors import Choice, Drift, Point, choices, drift_of, log_rate_at
 from ssdsim.validation.grid import ValidationGrid
+from ssdsim.validation.latency import known_law, latency_plan
 from ssdsim.validation.predictions import (
     METHODS,
     Metrics,
@@ -56,6 +57,8 @@ class Study:
     """All points with the exact prediction only, for the question which one is the best."""
     replayed: tuple[Point, ...]
     """Greedy held-out SSD points, their tokens replayed from one calibration run's rank trace."""
+    latency: tuple[Point, ...]
+    """Points whose acceptance and hits were drawn from a known law."""
     drift: Drift | None
     choices: tuple[Choice, ...]
     transfers: tuple[Transfer, ...]
@@ -91,6 +94,9 @@ def run_study(
     members = _members(grid, finished)
     found = calibrate([_run_of(run) for run in members.calibration], name=_name(plan.models))
     found.write(plan.out / PROFILE_FILE)
+    law = known_law(found.profile)
+    timed = latency_plan(grid, plan, law)
+    execute(timed, reporter)
     anchors = [(_started(run.records), measured_metrics(run.records)) for run in members.anchors]
     offset = _mean_log_rate(members.calibration, anchors)
     points = []
@@ -103,6 +109,7 @@ def run_study(
         points=tuple(points),
         grid_points=tuple(everything),
         replayed=tuple(_replayed(members, found.profile)),
+        latency=tuple(_timed_point(read_run(timed.folder(run)), found.profile, law) for run in timed.runs),
         drift=drift_of(anchors),
         choices=tuple(choices(everything, Method.EXACT)),
         transfers=tuple(transfers(found.profile, _runs(members.calibration), _runs(members.held_out))),
@@ -169,6 +176,12 @@ def _point(run: FinishedRun, profile: PairProfile, drift: float) -> Point:
 def _exact_point(run: FinishedRun, profile: PairProfile) -> Point:
     scenario = scenario_of(run.records, profile)
     return _bare_point(run, {str(Method.EXACT): predicted_metrics(scenario, Method.EXACT)}, {}, 0.0)
+
+
+def _timed_point(run: FinishedRun, profile: PairProfile, law: Behaviour) -> Point:
+    scenario = scenario_of(run.records, profile.model_copy(update={"behaviours": (law,)}))
+    predicted = {str(method): predicted_metrics(scenario, method) for method in (Method.EXACT, Method.SIM)}
+    return _bare_point(run, predicted, {}, 0.0)
 
 
 def _bare_point(run: FinishedRun, predicted: dict[str, Metrics], swapped: dict[str, float], drift: float) -> Point:

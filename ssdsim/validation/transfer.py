@@ -1,11 +1,11 @@
-"""How far acceptance travels: the behaviour seen on one kind of prompt predicting another.
+"""How far acceptance travels: the behaviour seen on one kind of prompt, or on some of them, predicting others.
 
 Runs mix kinds in one batch, so rates cannot be told apart by kind; acceptance lengths and hit rates can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -22,11 +22,15 @@ from ssdsim.schema import validate
 from ssdsim.validation.predictions import scenario_of
 
 ALL_KINDS = "all kinds"
+HALVES = ("one half of the prompts", "the other half")
+
+Part = Callable[[Run], Run | None]
+"""What of a run belongs to one group of prompts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """One kind predicting another, over the held-out runs."""
+    """One group of prompts predicting another, over the held-out runs."""
 
     calibrated_on: str
     predicted: str
@@ -38,26 +42,49 @@ class Transfer:
 
 
 def transfers(profile: PairProfile, calibration: Sequence[Run], held_out: Sequence[Run]) -> list[Transfer]:
-    """Every kind, and all of them together, predicting every kind; empty where the prompts are of one kind."""
+    """Every kind, and all of them together, predicting every kind; and either half of the prompts the other.
+
+    The halves tell what texts that were never seen cost beyond the difference between kinds. Kinds are left out where
+    the prompts are of one kind.
+    """
     kinds = sorted({str(part.workload.prompt_kind) for run in calibration for part in run.by_prompt_kind()})
     found: list[Transfer] = []
-    for source in (*kinds, ALL_KINDS) if len(kinds) > 1 else ():
-        behaviours = profile.behaviours if source == ALL_KINDS else _behaviours_on(source, calibration)
-        asked = profile.model_copy(update={"behaviours": tuple(behaviours)})
-        predicted = [(run, answer) for run in held_out if (answer := _predicted(run, asked)) is not None]
-        each = (_transfer(predicted, source, target) for target in kinds)
-        found.extend(transfer for transfer in each if transfer is not None)
+    if len(kinds) > 1:
+        parts = {kind: _of_kind(kind) for kind in kinds}
+        sources = {kind: _behaviours_on(part, calibration) for kind, part in parts.items()}
+        found += _between({**sources, ALL_KINDS: profile.behaviours}, parts, profile, held_out)
+    halves: dict[str, Part] = {name: _half(number) for number, name in enumerate(HALVES)}
+    found += _between({h: _behaviours_on(part, calibration) for h, part in halves.items()}, halves, profile, held_out)
     return found
 
 
-def _behaviours_on(kind: str, runs: Sequence[Run]) -> tuple[Behaviour, ...]:
-    """What the runs show on one kind of prompt, for whatever kind is asked."""
-    parts = [part for run in runs for part in run.by_prompt_kind() if part.workload.prompt_kind == kind]
-    found = []
+def _between(
+    sources: Mapping[str, tuple[Behaviour, ...]], parts: Mapping[str, Part], profile: PairProfile, runs: Sequence[Run]
+) -> Iterator[Transfer]:
+    """Every source's behaviours predicting every part of the runs."""
+    for source, behaviours in sources.items():
+        asked = profile.model_copy(update={"behaviours": behaviours})
+        predicted = [(run, answer) for run in runs if (answer := _predicted(run, asked)) is not None]
+        each = (_transfer(predicted, source, target, part) for target, part in parts.items())
+        yield from (transfer for transfer in each if transfer is not None)
+
+
+def _of_kind(kind: str) -> Part:
+    return lambda run: next((p for p in run.by_prompt_kind() if p.workload.prompt_kind == kind), None)
+
+
+def _half(number: int) -> Part:
+    return lambda run: run.by_half()[number]
+
+
+def _behaviours_on(part: Part, runs: Sequence[Run]) -> tuple[Behaviour, ...]:
+    """What the runs show on one part of the prompts, for whatever is asked."""
+    parts = [found for run in runs if (found := part(run)) is not None and len(found.outcomes["round"])]
+    behaviours = []
     for when, members in by_condition(parts).items():
         data = fit_behaviour(when.model_copy(update={"prompt_kind": None}), members).data
-        found.append(validate(Behaviour, data))
-    return tuple(found)
+        behaviours.append(validate(Behaviour, data))
+    return tuple(behaviours)
 
 
 def _predicted(run: Run, profile: PairProfile) -> tuple[float, float] | None:
@@ -71,10 +98,12 @@ def _predicted(run: Run, profile: PairProfile) -> tuple[float, float] | None:
     return found["mean_acceptance_length"].value, found["cache_hit_rate"].value
 
 
-def _transfer(predicted: Sequence[tuple[Run, tuple[float, float]]], source: str, target: str) -> Transfer | None:
+def _transfer(
+    predicted: Sequence[tuple[Run, tuple[float, float]]], source: str, target: str, part_of: Part
+) -> Transfer | None:
     lengths, rates = [], []
     for run, (length, hit_rate) in predicted:
-        part = next((p for p in run.by_prompt_kind() if p.workload.prompt_kind == target), None)
+        part = part_of(run)
         if part is None or not len(part.outcomes["round"]):
             continue
         lengths.append(abs(length / _acceptance_length(part) - 1))

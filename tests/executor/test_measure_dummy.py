@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from executor.measure import measure
 from ssdsim.cli.app import app
 from ssdsim.evaluate import Method, evaluate
-from ssdsim.scenario import Mode
+from ssdsim.measurement import MeasurementPlan, ModelSource, RunSetting, Texts, grid, read_run, schedule
+from ssdsim.profile import Behaviour
+from ssdsim.records import Lookup
+from ssdsim.scenario import Drafting, FallbackChoice, FanOut, Mode
 from ssdsim.scenario_files import scenario_from
 
 pytestmark = pytest.mark.serial
@@ -56,6 +60,58 @@ def test_measure_draws_the_outcomes_of_a_dummy_pair(shapes: tuple[str, str], tmp
     share = (outcomes["num_accepted"] > 0).mean()
     assert abs(share - 0.7) < 4.5 * (0.21 / len(outcomes["num_accepted"])) ** 0.5
     assert (outcomes["lookup"] == 1).any()
+
+
+def test_a_plan_may_draw_the_outcomes_of_any_pair_from_a_law(shapes: tuple[str, str], tmp_path: Path) -> None:
+    """12 requests of 48 tokens with three of four tokens accepted: some 140 first positions, and all bonus tokens."""
+    law = Behaviour.model_validate(
+        {
+            "acceptance": {"per_position": 0.75},
+            "hit_curves": {"after_draft": {"rejection": {"kind": "table", "hit_probs": [0.0, 0.0, 1.0]}}},
+        }
+    )
+    plan = MeasurementPlan(
+        models=ModelSource(target=shapes[0], draft=shapes[1]),
+        texts=Texts(num_prompts=12, max_tokens=48, ignore_eos=True),
+        runs=schedule(settings_of(fan_out=1)),
+        out=tmp_path / "runs",
+        synthetic=law,
+    )
+    measure(plan, Unheard())
+    records = read_run(plan.folder(plan.runs[0])).records
+    assert Behaviour.model_validate(records.about["synthetic"]) == law
+    outcomes = records.outcomes.columns()
+    share, count = (outcomes["num_accepted"] > 0).mean(), len(outcomes["num_accepted"])
+    assert abs(share - 0.75) < 4.5 * (0.75 * 0.25 / count) ** 0.5
+    # With one branch per position no rejection is ever found, with all accepted (4 in 5 of the best guess) most are.
+    looked_up = outcomes["lookup"] != Lookup.NOT_MADE
+    rejected = looked_up & (outcomes["num_accepted"] < outcomes["num_proposed"])
+    assert not (outcomes["lookup"][rejected] == Lookup.HIT).any()
+    assert (outcomes["lookup"][looked_up & ~rejected] == Lookup.HIT).any()
+
+
+def settings_of(fan_out: int) -> tuple[RunSetting, ...]:
+    """One greedy SSD setting."""
+    return grid(
+        Drafting(),
+        modes=[Mode.SSD],
+        lookaheads=[3],
+        fan_outs=[FanOut(policy="uniform", per_position=fan_out)],
+        fallbacks=[FallbackChoice()],
+        downweights=[1.0],
+        batch_sizes=[2],
+        temperatures=[0.0],
+    )
+
+
+class Unheard:
+    """A reporter that nobody hears."""
+
+    def start(self, total: int, finished: int) -> None: ...
+
+    def advance(self, count: int) -> None: ...
+
+    def remark(self, text: str) -> None: ...
 
 
 def test_the_real_method_gives_a_dummy_pair_its_profiles_law(shapes: tuple[str, str]) -> None:

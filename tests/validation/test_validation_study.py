@@ -17,6 +17,7 @@ from ssdsim.validation.errors import errors_by_metric
 from ssdsim.validation.grid import GridName, validation_grid
 from ssdsim.validation.simulated import simulated_measurement
 from ssdsim.validation.study import Study, plan_of, run_study
+from ssdsim.validation.transfer import HALVES
 
 _TEXTS = Texts(num_prompts=32, max_tokens=64, ignore_eos=True, seed=3)
 _MODELS = ModelSource(pair="tiny")
@@ -63,6 +64,24 @@ def test_the_printed_formulas_are_further_off(quiet: Study) -> None:
 def test_the_predicted_best_point_is_nearly_the_best(quiet: Study) -> None:
     assert quiet.choices
     assert max(choice.regret for choice in quiet.choices) < 0.03
+
+
+def test_with_a_known_law_only_times_can_be_missed(quiet: Study) -> None:
+    # 32 requests of 64 tokens leave some 2 % of luck in the rate, and none in the time of a round.
+    assert len(quiet.latency) == 4
+    errors = errors_by_metric(quiet.latency, Method.SIM)
+    assert errors["round_s"].mean < 0.02
+    assert errors["tokens_per_s"].mean < 0.05
+
+
+def test_unseen_prompts_are_predicted_from_seen_ones(quiet: Study) -> None:
+    # The simulated requests are all of one kind: the halves differ by luck alone.
+    found = {(t.calibrated_on, t.predicted): t for t in quiet.transfers}
+    assert set(found) == {(a, b) for a in HALVES for b in HALVES}
+    assert all(t.acceptance_length_error < 0.12 and t.num_runs == 4 for t in found.values())
+    within = fmean(t.acceptance_length_error for (a, b), t in found.items() if a == b)
+    across = fmean(t.acceptance_length_error for (a, b), t in found.items() if a != b)
+    assert across > within
 
 
 def test_a_drifting_machine_is_seen_and_not_blamed_on_the_model(tmp_path: Path) -> None:
