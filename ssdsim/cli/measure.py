@@ -16,7 +16,8 @@ from ssdsim.cli.output import complain
 from ssdsim.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from ssdsim.measurement import ModelSource, PlannedRun, Texts
+    from ssdsim.measurement import MeasurementPlan, ModelSource, PlannedRun, Texts
+    from ssdsim.profile import Behaviour
 
 EXAMPLE = (
     "Example: ssdsim measure --mode ar,sd,ssd -K 4 --fan-out 3 --batch 1,4 --temperature 0 --out runs/first; "
@@ -72,6 +73,14 @@ def measure(
     max_tokens: Annotated[int, typer.Option(help="Output tokens of a request, at most.")] = 128,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Run every request to --max-tokens.")] = False,
     raw_prompts: Annotated[bool, typer.Option("--raw-prompts", help="Without the model's chat template.")] = False,
+    synthetic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Draw acceptance and hits from this profile's greedy behaviour instead of asking the models: for "
+            "dummy weights, and for times alone.",
+        ),
+    ] = None,
     threads: Annotated[int, typer.Option(help="Of each of the two roles.")] = 1,
     repeat: Annotated[int, typer.Option(help="Runs of every combination, pass after pass.")] = 1,
     interleave: Annotated[bool, typer.Option("--interleave", help="Shuffle the order of every pass.")] = False,
@@ -89,7 +98,7 @@ def measure(
     quiet: Quiet = False,
 ) -> None:
     """Measure AR, SD and SSD with real models: rates, acceptance, hit rates, and where the time of a round goes."""
-    from ssdsim.measurement import ModelSource, Texts
+    from ssdsim.measurement import MeasurementPlan, ModelSource, Texts
 
     models = ModelSource(
         pair=pair if pair is not None or target is not None else DEFAULT_PAIR,
@@ -123,29 +132,32 @@ def measure(
         _observe(models, texts, options, out, max_fan_out, as_json=as_json, quiet=quiet)
     else:
         runs = _schedule(options, repeat, anchor_every, texts.seed, interleave=interleave)
-        _measure(models, texts, runs, out, threads, resume=resume, as_json=as_json, quiet=quiet)
+        law = _law(synthetic)
+        plan = MeasurementPlan(
+            models=models, texts=texts, runs=runs, out=out, num_threads=threads, resume=resume, synthetic=law
+        )
+        _measure(plan, as_json=as_json, quiet=quiet)
 
 
-def _measure(
-    models: ModelSource,
-    texts: Texts,
-    runs: tuple[PlannedRun, ...],
-    out: Path,
-    num_threads: int,
-    *,
-    resume: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def _law(name: str | None) -> Behaviour | None:
+    """The greedy behaviour of the profile of that name or file."""
+    from ssdsim.catalog import load_profile
+    from ssdsim.profile import PairProfile
+    from ssdsim.schema import validate
+    from ssdsim.validation.latency import known_law
+
+    return None if name is None else known_law(validate(PairProfile, load_profile(name), source=name))
+
+
+def _measure(plan: MeasurementPlan, *, as_json: bool, quiet: bool) -> None:
     """Make the runs that are missing, then report all of them from disk."""
     from ssdsim.cli.measure_report import print_document, show
     from ssdsim.extensions import load_extension
-    from ssdsim.measurement import MeasurementPlan, read_run
+    from ssdsim.measurement import read_run
 
-    plan = MeasurementPlan(models=models, texts=texts, runs=runs, out=out, num_threads=num_threads, resume=resume)
     execute = load_extension("ssdsim.verbs", "measure")
     execute(plan, TokenProgress(quiet=quiet))
-    (print_document if as_json else show)([read_run(plan.folder(run)) for run in runs])
+    (print_document if as_json else show)([read_run(plan.folder(run)) for run in plan.runs])
 
 
 def _observe(
