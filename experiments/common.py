@@ -91,21 +91,41 @@ class _Progress:
 
 def study_from_arguments(name: str, about: str, *, num_prompts: int = 12, max_tokens: int = 64) -> Study:
     """The study that the command line asks for."""
-    parser = argparse.ArgumentParser(prog=f"python -m experiments.{name}", description=about)
+    parser = study_parser(name, about, num_prompts=num_prompts, max_tokens=max_tokens)
+    return study_of(name, parser.parse_args())
+
+
+def study_parser(name: str, about: str, *, num_prompts: int = 12, max_tokens: int = 64) -> argparse.ArgumentParser:
+    """The options that every study has."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m experiments.{name}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="runs and summary.json go here")
     parser.add_argument("--pair", metavar="NAME", help="a built-in pair (default: tiny)")
     parser.add_argument("--target", metavar="SOURCE", help="instead of --pair: the target's weights")
     parser.add_argument("--draft", metavar="SOURCE", help="the draft that goes with --target")
+    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
+    parser.add_argument("--device", default="cpu", help="of both roles: cpu or cuda:0")
     parser.add_argument("--simulate", metavar="NAME|FILE", help="no executor: simulate this profile")
     parser.add_argument("--num-prompts", type=int, default=num_prompts)
     parser.add_argument("--max-tokens", type=int, default=max_tokens)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    pair = given.pair or (None if given.target else "tiny")
+    return parser
+
+
+def study_of(name: str, given: argparse.Namespace) -> Study:
+    """The study that parsed options ask for."""
     return Study(
         name=name,
         out=given.out,
-        models=ModelSource(pair=pair, target=given.target, draft=given.draft),
+        models=ModelSource(
+            pair=given.pair or (None if given.target else "tiny"),
+            target=given.target,
+            draft=given.draft,
+            dtype=given.dtype,
+            target_device=given.device,
+            draft_device=given.device,
+        ),
         texts=Texts(num_prompts=given.num_prompts, max_tokens=given.max_tokens, ignore_eos=True, seed=given.seed),
         execute=_executor(given.simulate),
     )
