@@ -180,10 +180,8 @@ class LlamaModel:
         return total if bias is None else total + bias
 
     def _rms_norm(self, hidden: Tensor) -> Tensor:
-        """Scaled to a root mean square of one over the last axis, in the operations that cost least on a CPU."""
-        norm = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
-        scale: Tensor = norm.square_().mul_(1.0 / hidden.shape[-1]).add_(self.shape.norm_eps).rsqrt_()
-        return (hidden * scale).to(hidden.dtype)
+        """Scaled to a root mean square of one over the last axis."""
+        return F.rms_norm(hidden, hidden.shape[-1:], eps=self.shape.norm_eps)
 
 
 def _rotate_(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
