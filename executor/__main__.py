@@ -20,6 +20,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from executor.launch import PATIENCE_S
 from executor.transport import Transport
 from ssdsim.errors import InputError, SsdsimError
 
@@ -115,9 +116,23 @@ def _parser() -> argparse.ArgumentParser:
     add("--transport", choices=[str(t) for t in Transport if t is not Transport.DISTRIBUTED])
     add("--threads", type=int, default=1, help="threads of each role (default 1)")
     add("--no-pin", action="store_true", help="leave the roles' cores to the scheduler")
+    add(
+        "--patience",
+        type=_seconds,
+        default=PATIENCE_S,
+        metavar="SECONDS",
+        help="give up a silent speculator after so long",
+    )
     add("--replace-lost", action="store_true", help="start a new speculator if one is lost")
     add("--records", type=Path, metavar="DIR", help="write the records of the run there")
     return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("a number of seconds above 0")
+    return value
 
 
 def _job(arguments: argparse.Namespace) -> Job:
@@ -153,6 +168,7 @@ def _job(arguments: argparse.Namespace) -> Job:
         transport=None if arguments.transport is None else Transport(arguments.transport),
         num_threads=arguments.threads,
         pin=not arguments.no_pin,
+        patience_s=arguments.patience,
         replace_lost=arguments.replace_lost,
     )
     return Job(

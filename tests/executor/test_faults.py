@@ -179,6 +179,14 @@ def test_a_successor_that_cannot_start_leaves_the_engine_alone(
     assert any("no_such_module" in record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.parametrize("seconds", ["0", "-1", "inf", "nan", "long"])
+def test_a_patience_that_is_no_time_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--prompt", "x", "--patience", seconds])
+    assert ended.value.code == EXIT_BAD_INPUT
+    assert "--patience" in capsys.readouterr().err
+
+
 def executor(pair: ModelPair, mode: str, *more: str) -> list[str]:
     """Arguments of a run of the command line."""
     models = ["--target", pair.target, "--draft", str(pair.draft)]
