@@ -15,7 +15,7 @@ from torch import Tensor
 from executor import ngram
 from executor.contexts import Contexts, Ints
 from executor.decoder import Decoder
-from executor.sampling import Stream, probabilities, uniforms
+from executor.sampling import Stream, best, probabilities, uniforms
 from executor.vocabulary import HeadVocabulary
 from ssdsim.records import Source
 from ssdsim.verification import saguaro_reweight, sample, top_tokens
@@ -58,7 +58,7 @@ class Sampler:
         probability Saguaro lowers.
         """
         if not self._contexts.sampled(rows):
-            return logits.argmax(dim=-1), None
+            return best(logits), None
         probs = probabilities(logits, self._contexts.temperatures[rows])
         if self._downweight < 1.0 and num_cached.any():
             probs = self._reweighted(probs, logits, rows, num_cached)

@@ -162,7 +162,8 @@ def _assemble(config: Any, weights: _Weights, head_size: int) -> LlamaModel:
     width = int(config.intermediate_size)
     layers = [_layer(weights, f"layers.{i}.", shape, hidden, width) for i in range(shape.num_layers)]
     rotary = _rotary(config, shape.max_context_tokens + SPARE_POSITIONS).to(embedding)
-    return LlamaModel(shape, layers, embedding, weights.get("norm.weight", hidden), Matrix(head), rotary)
+    norm = _norm_weight(weights.get("norm.weight", hidden)).to(embedding.dtype)
+    return LlamaModel(shape, layers, embedding, norm, Matrix(head), rotary)
 
 
 def _layer(weights: _Weights, prefix: str, shape: LlamaShape, hidden: int, width: int) -> Layer:
@@ -172,16 +173,30 @@ def _layer(weights: _Weights, prefix: str, shape: LlamaShape, hidden: int, width
     gate_up = [f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"]
     input_norm = weights.get(f"{prefix}input_layernorm.weight", hidden)
     mlp_norm = weights.get(f"{prefix}post_attention_layernorm.weight", hidden)
+    query_norm = weights.find(f"{attention}q_norm.weight", shape.head_dim)
+    key_norm = weights.find(f"{attention}k_norm.weight", shape.head_dim)
     qkv = weights.fuse([f"{p}.weight" for p in projections], [query, key, key], hidden)
     return Layer(
-        qkv=Matrix(qkv * input_norm, weights.fuse_if_any([f"{p}.bias" for p in projections], [query, key, key])),
-        query_norm=weights.find(f"{attention}q_norm.weight", shape.head_dim),
-        key_norm=weights.find(f"{attention}k_norm.weight", shape.head_dim),
+        qkv=Matrix(
+            _normed(qkv, input_norm), weights.fuse_if_any([f"{p}.bias" for p in projections], [query, key, key])
+        ),
+        query_norm=None if query_norm is None else _norm_weight(query_norm).to(query_norm.dtype),
+        key_norm=None if key_norm is None else _norm_weight(key_norm).to(key_norm.dtype),
         out=Matrix(weights.get(f"{attention}o_proj.weight", hidden, query)),
         out_bias=weights.find(f"{attention}o_proj.bias", hidden),
-        gate_up=Matrix(weights.fuse(gate_up, [width, width], hidden) * mlp_norm),
+        gate_up=Matrix(_normed(weights.fuse(gate_up, [width, width], hidden), mlp_norm)),
         down=Matrix(weights.get(f"{mlp}down_proj.weight", hidden, width)),
     )
+
+
+def _norm_weight(weight: Tensor) -> Tensor:
+    """fp32 [width]: a norm's weight times the square root of its width, as `LlamaModel` takes it."""
+    return weight.float() * len(weight) ** 0.5
+
+
+def _normed(weight: Tensor, norm: Tensor) -> Tensor:
+    """The weight [out, in] of a product with the weight [in] of the norm before it multiplied in, rounded once."""
+    return (weight.float() * _norm_weight(norm)).to(weight.dtype)
 
 
 def _rotary(config: Any, num_positions: int) -> Tensor:

@@ -47,6 +47,17 @@ def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64], stream: St
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def best(logits: Tensor) -> Tensor:
+    """Column of the largest logit [...], the first one on a tie, of logits [..., V].
+
+    On a CPU torch's kernel takes five times as long as numpy's in fp32 and twenty times in bf16, which is a twentieth
+    of a small model's step.
+    """
+    if logits.device.type != "cpu":
+        return logits.argmax(dim=-1)
+    return torch.from_numpy(np.asarray(logits.float().numpy().argmax(axis=-1)))
+
+
 def probabilities(logits: Tensor, temperatures: NDArray[np.float64]) -> Tensor:
     """float32 [n, w, V] at one temperature per row; a point mass on the largest logit at temperature 0."""
     logits = logits.float()
@@ -55,8 +66,8 @@ def probabilities(logits: Tensor, temperatures: NDArray[np.float64]) -> Tensor:
     greedy = np.flatnonzero(temperatures == 0)
     if len(greedy):
         rows = torch.from_numpy(greedy).to(logits.device)
-        best = logits[rows].argmax(dim=-1, keepdim=True)
-        probs[rows] = torch.zeros_like(probs[rows]).scatter_(-1, best, 1.0)
+        mass = best(logits[rows]).unsqueeze(-1)
+        probs[rows] = torch.zeros_like(probs[rows]).scatter_(-1, mass, 1.0)
     return probs
 
 

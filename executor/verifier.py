@@ -20,7 +20,7 @@ from executor.contexts import Contexts, Ints
 from executor.decoder import Decoder, check_context
 from executor.drafting import prefill_contexts
 from executor.models import LoadedModel
-from executor.sampling import Stream, probabilities, uniforms
+from executor.sampling import Stream, best, probabilities, uniforms
 from executor.synthetic import SyntheticOutcomes
 from ssdsim import verification
 
@@ -135,7 +135,7 @@ class Verifier:
 
 def _accept_greedy(logits: Tensor, tokens: Ints, num_proposed: Ints) -> tuple[Ints, Ints]:
     """The limit at temperature 0: accept while the draft proposed the target's own token."""
-    best = logits.argmax(dim=-1).cpu().numpy()  # [n, w]
+    best_tokens = best(logits).cpu().numpy()  # [n, w]
     offered = np.where(np.arange(tokens.shape[1]) < num_proposed[:, None], tokens, -1)
-    num_accepted: Ints = np.asarray(verification.num_accepted_greedy(best[:, :-1], offered))
-    return num_accepted, best[np.arange(len(best)), num_accepted]
+    num_accepted: Ints = np.asarray(verification.num_accepted_greedy(best_tokens[:, :-1], offered))
+    return num_accepted, best_tokens[np.arange(len(best_tokens)), num_accepted]
