@@ -193,7 +193,8 @@ class LlamaModel:
         x / sqrt(sum x^2 + width eps) takes three operations; torch's own norm takes a dozen small ones on a CPU.
         """
         length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
-        return (hidden / length.hypot(self._shortest[hidden.shape[-1]])).to(hidden.dtype)
+        unit: Tensor = (hidden / length.hypot(self._shortest[hidden.shape[-1]])).to(hidden.dtype)
+        return unit
 
 
 def _rotate_(heads: Tensor, cos: Tensor, sin: Tensor) -> None:

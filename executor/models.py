@@ -191,7 +191,8 @@ def _layer(weights: _Weights, prefix: str, shape: LlamaShape, hidden: int, width
 
 def _norm_weight(weight: Tensor) -> Tensor:
     """fp32 [width]: a norm's weight times the square root of its width, as `LlamaModel` takes it."""
-    return weight.float() * len(weight) ** 0.5
+    scaled: Tensor = weight.float() * len(weight) ** 0.5
+    return scaled
 
 
 def _normed(weight: Tensor, norm: Tensor) -> Tensor:
