@@ -42,9 +42,9 @@ def jit_step(run: Run) -> Observations | None:
     """One step of a chain that is drafted just in time, by SSD's speculator."""
     if run.mode is not Mode.SSD or not run.lookahead:
         return None
-    rows = jit_rows(run)
-    chosen = (rows > 0) & (run.rounds["fallback"] != Fallback.NGRAM)
-    return _seen(run, "fallback_s", _without_admissions(run, chosen), sequences=rows, divided_by=run.lookahead)
+    # A first round is drafted as well, but behind the draft's own prefill.
+    chosen = (run.rounds["fallback"] == Fallback.JIT) & (run.rounds["num_first"] == 0)
+    return _seen(run, "fallback_s", chosen, sequences=jit_rows(run), divided_by=run.lookahead)
 
 
 def glue(run: Run) -> Observations | None:

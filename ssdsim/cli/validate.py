@@ -48,6 +48,7 @@ def validate(
     prompts: Annotated[str, typer.Option(metavar="FILE|built-in", help="JSON lines with `prompt`.")] = "built-in",
     num_prompts: Annotated[int, typer.Option(help="Prompts of every run.")] = 24,
     max_tokens: Annotated[int, typer.Option(help="Output tokens of every request.")] = 96,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs of every point; their means are what was measured.")] = 1,
     threads: Annotated[int, typer.Option(help="Of each of the two roles.")] = 1,
     seed: Seed = None,
     as_json: AsJson = False,
@@ -67,7 +68,7 @@ def validate(
         pair=pair if pair is not None or target is not None else DEFAULT_PAIR, target=target, draft=draft, dtype=dtype
     )
     texts = Texts(prompts=prompts, num_prompts=num_prompts, max_tokens=max_tokens, ignore_eos=True, seed=seed or 0)
-    plan = plan_of(chosen, models, texts, out, num_threads=threads)
+    plan = plan_of(chosen, models, texts, out, num_threads=threads, repeats=repeat)
     study = run_study(chosen, plan, _executor(simulate), TokenProgress(quiet=quiet), _PredictionProgress(quiet=quiet))
     command = shlex.join(["ssdsim", *sys.argv[1:]])
     written = save(study, out, command)

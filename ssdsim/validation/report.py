@@ -42,6 +42,7 @@ def document(study: Study, command: str) -> dict[str, Any]:
         "command": command,
         "about": study.about,
         "num_held_out": len(study.points),
+        "repeats": study.repeats,
         "num_calibration_runs": study.calibration.num_runs,
         "errors": {m: _plain_errors(errors_by_metric(study.points, m)) for m in map(str, METHODS)},
         "replay_errors": _plain_errors(errors_by_metric(study.replayed, _REPLAY)),
@@ -166,11 +167,12 @@ def markdown(study: Study, command: str) -> str:
 
 
 def _paragraphs(study: Study, command: str) -> Iterator[str]:
+    averaged = f" A point's measured numbers are the means of {study.repeats} runs." if study.repeats > 1 else ""
     yield f"# Accuracy of {study.calibration.profile.name}\n"
     yield (
         f"Measured and predicted by ssdsim {version('ssdsim')}: {study.calibration.num_runs} runs calibrate the "
         f"profile, {len(study.points)} others, which it has not seen, are predicted. All runs serve the same "
-        "prompts; points of both parts are shuffled in time, and an anchor is repeated between them.\n"
+        f"prompts; points of both parts are shuffled in time, and an anchor is repeated between them.{averaged}\n"
     )
     yield f"    {command}\n"
     yield from (f"- {key}: {_inline(value)}" for key, value in study.about.items())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 
 from ssdsim.calibration.profile_from_records import Calibration, calibrate
 from ssdsim.calibration.runs import Run
@@ -59,6 +60,8 @@ class Study:
     """Greedy held-out SSD points, their tokens replayed from one calibration run's rank trace."""
     latency: tuple[Point, ...]
     """Points whose acceptance and hits were drawn from a known law."""
+    repeats: int
+    """Runs of each point, whose means are its measured numbers."""
     drift: Drift | None
     choices: tuple[Choice, ...]
     transfers: tuple[Transfer, ...]
@@ -67,10 +70,14 @@ class Study:
 
 
 def plan_of(
-    grid: ValidationGrid, models: ModelSource, texts: Texts, out: Path, *, num_threads: int = 1
+    grid: ValidationGrid, models: ModelSource, texts: Texts, out: Path, *, num_threads: int = 1, repeats: int = 1
 ) -> MeasurementPlan:
-    """The runs of a validation in shuffled order, anchors between and around; those in `out` are not repeated."""
-    runs = schedule(grid.settings, interleave=True, anchor_every=ANCHOR_EVERY, seed=texts.seed)
+    """The runs of a validation in shuffled order, anchors between and around; those in `out` are not made again.
+
+    `repeats`: runs of every point, pass after pass. A point's measured numbers are their means, which the machine's
+    pace scatters less.
+    """
+    runs = schedule(grid.settings, repeats=repeats, interleave=True, anchor_every=ANCHOR_EVERY, seed=texts.seed)
     last = PlannedRun(setting=grid.anchor, repeat=sum(run.is_anchor for run in runs), is_anchor=True)
     resume = (out / "measurement.json").is_file()
     return MeasurementPlan(
@@ -99,17 +106,18 @@ def run_study(
     execute(timed, reporter)
     anchors = [(_started(run.records), measured_metrics(run.records)) for run in members.anchors]
     offset = _mean_log_rate(members.calibration, anchors)
-    points = []
-    for number, run in enumerate(members.held_out, 1):
-        points.append(_point(run, found.profile, _drift_at(run, anchors, offset)))
-        on_point(number, len(members.held_out))
-    everything = [_exact_point(run, found.profile) for run in (*members.calibration, *members.held_out)]
+    points, held_out = [], _by_setting(members.held_out)
+    for number, runs in enumerate(held_out, 1):
+        points.append(_point(runs, found.profile, fmean(_drift_at(run, anchors, offset) for run in runs)))
+        on_point(number, len(held_out))
+    everything = [_exact_point(runs, found.profile) for runs in (*_by_setting(members.calibration), *held_out)]
     return Study(
         calibration=found,
         points=tuple(points),
         grid_points=tuple(everything),
         replayed=tuple(_replayed(members, found.profile)),
-        latency=tuple(_timed_point(read_run(timed.folder(run)), found.profile, law) for run in timed.runs),
+        latency=tuple(_timed_point([read_run(timed.folder(run))], found.profile, law) for run in timed.runs),
+        repeats=max(map(len, held_out), default=0),
         drift=drift_of(anchors),
         choices=tuple(choices(everything, Method.EXACT)),
         transfers=tuple(transfers(found.profile, _runs(members.calibration), _runs(members.held_out))),
@@ -133,6 +141,14 @@ def _members(grid: ValidationGrid, finished: Sequence[tuple[PlannedRun, Finished
         calibration=[run for planned, run in ordinary if planned.setting.name in seen],
         held_out=[run for planned, run in ordinary if planned.setting.name not in seen],
     )
+
+
+def _by_setting(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
+    """The repeats of each point."""
+    groups: dict[str, list[FinishedRun]] = {}
+    for run in runs:
+        groups.setdefault(run.setting.name, []).append(run)
+    return list(groups.values())
 
 
 def _name(models: ModelSource) -> str:
@@ -162,37 +178,48 @@ def _drift_at(run: FinishedRun, anchors: Sequence[tuple[datetime, Metrics]], off
     return log_rate_at(_started(run.records), anchors) - offset if anchors else 0.0
 
 
-def _point(run: FinishedRun, profile: PairProfile, drift: float) -> Point:
-    scenario = scenario_of(run.records, profile)
+def _point(runs: Sequence[FinishedRun], profile: PairProfile, drift: float) -> Point:
+    """A point's repeats serve the same requests, so one scenario predicts them all."""
+    scenario = scenario_of(runs[0].records, profile)
     predicted = {str(method): predicted_metrics(scenario, method) for method in METHODS}
-    swapped = {}
+    each = [_swapped(run, profile) for run in runs]
+    swapped = {cause: fmean(rates[cause] for rates in each) for cause in each[0] if all(cause in r for r in each)}
+    return _bare_point(runs, predicted, swapped, drift)
+
+
+def _swapped(run: FinishedRun, profile: PairProfile) -> dict[str, float]:
+    """Predicted rates with the run's own numbers in the place of calibrated ones, by cause."""
+    found = {}
     for cause, changed in swapped_profiles(profile, run.records).items():
         rate = predicted_metrics(scenario_of(run.records, changed), Method.EXACT).get("tokens_per_s")
         if rate is not None:
-            swapped[cause] = rate
-    return _bare_point(run, predicted, swapped, drift)
+            found[cause] = rate
+    return found
 
 
-def _exact_point(run: FinishedRun, profile: PairProfile) -> Point:
-    scenario = scenario_of(run.records, profile)
-    return _bare_point(run, {str(Method.EXACT): predicted_metrics(scenario, Method.EXACT)}, {}, 0.0)
+def _exact_point(runs: Sequence[FinishedRun], profile: PairProfile) -> Point:
+    scenario = scenario_of(runs[0].records, profile)
+    return _bare_point(runs, {str(Method.EXACT): predicted_metrics(scenario, Method.EXACT)}, {}, 0.0)
 
 
-def _timed_point(run: FinishedRun, profile: PairProfile, law: Behaviour) -> Point:
-    scenario = scenario_of(run.records, profile.model_copy(update={"behaviours": (law,)}))
+def _timed_point(runs: Sequence[FinishedRun], profile: PairProfile, law: Behaviour) -> Point:
+    scenario = scenario_of(runs[0].records, profile.model_copy(update={"behaviours": (law,)}))
     predicted = {str(method): predicted_metrics(scenario, method) for method in (Method.EXACT, Method.SIM)}
-    return _bare_point(run, predicted, {}, 0.0)
+    return _bare_point(runs, predicted, {}, 0.0)
 
 
-def _bare_point(run: FinishedRun, predicted: dict[str, Metrics], swapped: dict[str, float], drift: float) -> Point:
+def _bare_point(
+    runs: Sequence[FinishedRun], predicted: dict[str, Metrics], swapped: dict[str, float], drift: float
+) -> Point:
+    setting, each = runs[0].setting, [measured_metrics(run.records) for run in runs]
     return Point(
-        name=run.setting.name,
-        mode=run.setting.mode.value,
-        batch_size=run.setting.batch_size,
-        temperature=run.setting.temperature,
-        measured=measured_metrics(run.records),
+        name=setting.name,
+        mode=setting.mode.value,
+        batch_size=setting.batch_size,
+        temperature=setting.temperature,
+        measured={name: fmean(metrics[name] for metrics in each) for name in each[0]},
         predicted=predicted,
-        sampling=sampling_errors(run.records),
+        sampling=sampling_errors(runs[0].records),
         swapped=swapped if {"acceptance", "hits", "latency", "all"} <= swapped.keys() else {},
         drift=drift,
     )
@@ -210,14 +237,15 @@ def _replayed(members: _Members, profile: PairProfile) -> list[Point]:
         return []
     longest = max(traces, key=lambda trace: sum(map(len, trace)))
     points = []
-    for run in members.held_out:
+    for runs in _by_setting(members.held_out):
+        run = runs[0]
         if run.setting.mode is Mode.SSD and run.setting.temperature == 0:
             try:
                 quantities = evaluate(_replaying(run.records, profile, longest), Method.SIM).quantities
             except InputError:
                 continue  # n-gram proposals have no ranks
             metrics = {name: q.value for name, q in quantities.items() if name in measured_metrics(run.records)}
-            points.append(_bare_point(run, {"replay": metrics}, {}, 0.0))
+            points.append(_bare_point(runs, {"replay": metrics}, {}, 0.0))
     return points
 
 

@@ -101,6 +101,23 @@ def test_a_noisy_machine_has_its_noise_stated(tmp_path: Path) -> None:
     assert 0.0005 < noisy.drift.noise["tokens_per_s"] < 0.25
 
 
+def test_repeats_average_what_the_machine_scatters(tmp_path: Path) -> None:
+    grid = validation_grid(GridName.SMALL)
+    execute = simulated_measurement(known_profile(), noise=0.1)
+    single, repeated = (
+        run_study(grid, plan_of(grid, _MODELS, _TEXTS, tmp_path / str(count), repeats=count), execute, Silent())
+        for count in (1, 6)
+    )
+    assert (single.repeats, repeated.repeats) == (1, 6)
+    assert [p.name for p in single.points] != []
+    assert sorted(p.name for p in repeated.points) == sorted(p.name for p in single.points)
+    assert repeated.calibration.num_runs == 6 * single.calibration.num_runs
+    # 5 points, scatter 10 %: of six runs' means 4 %, beside a profile that rests on six times as many runs.
+    once, often = (errors_by_metric(s.points, Method.SIM)["tokens_per_s"].mean for s in (single, repeated))
+    assert often < once
+    assert "means of 6 runs" in report.markdown(repeated, "command")
+
+
 def test_an_interrupted_validation_goes_on_where_it_stopped(tmp_path: Path) -> None:
     grid = validation_grid(GridName.SMALL)
     execute, reporter = simulated_measurement(known_profile()), Silent()
