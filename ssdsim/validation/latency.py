@@ -5,11 +5,14 @@ The law is what the calibrated profile says of greedy drafting, all requests ali
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 from ssdsim.measurement import MeasurementPlan, PlannedRun
 from ssdsim.profile import Acceptance, Behaviour, HitCurves, PairProfile, When
 from ssdsim.scenario import FallbackKind, Mode
+from ssdsim.schema import validate
 from ssdsim.validation.grid import ValidationGrid
 
 FOLDER = "latency"
@@ -26,6 +29,13 @@ def known_law(profile: PairProfile) -> Behaviour:
         acceptance=Acceptance(per_position=acceptance.per_position, by_lookahead=acceptance.by_lookahead),
         hit_curves=HitCurves(after_draft=greedy.hit_curves.after_draft),
     )
+
+
+def law_in(out: Path) -> Behaviour | None:
+    """The law of the runs that a validation in `out` has made or begun: any law will do, and theirs cannot change."""
+    file = out / FOLDER / "measurement.json"
+    law = json.loads(file.read_text()).get("synthetic") if file.is_file() else None
+    return validate(Behaviour, law, source=str(file)) if law else None
 
 
 def latency_plan(grid: ValidationGrid, plan: MeasurementPlan, law: Behaviour) -> MeasurementPlan:

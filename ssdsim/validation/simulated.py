@@ -35,7 +35,9 @@ def simulated_measurement(truth: PairProfile, *, noise: float = 0.0, drift: floa
     """
 
     def execute(plan: MeasurementPlan, reporter: Reporter) -> None:
-        check_same_measurement(plan.out, {"truth": truth.name, "seed": plan.texts.seed}, resume=plan.resume)
+        law = None if plan.synthetic is None else plan.synthetic.model_dump(mode="json", exclude_none=True)
+        common = {"truth": truth.name, "seed": plan.texts.seed, "synthetic": law}
+        check_same_measurement(plan.out, common, resume=plan.resume)
         unfinished = {run.name for run in plan.unfinished()}
         scales = np.random.default_rng(plan.texts.seed).standard_normal(len(plan.runs))
         reporter.start(len(plan.runs), len(plan.runs) - len(unfinished))

@@ -29,7 +29,7 @@ from ssdsim.records import Records
 from ssdsim.scenario import Mode, Scenario
 from ssdsim.validation.errors import Choice, Drift, Point, choices, drift_of, log_rate_at
 from ssdsim.validation.grid import ValidationGrid
-from ssdsim.validation.latency import known_law, latency_plan
+from ssdsim.validation.latency import known_law, latency_plan, law_in
 from ssdsim.validation.predictions import (
     METHODS,
     Metrics,
@@ -101,7 +101,7 @@ def run_study(
     members = _members(grid, finished)
     found = calibrate([_run_of(run) for run in members.calibration], name=_name(plan.models))
     found.write(plan.out / PROFILE_FILE)
-    law = known_law(found.profile)
+    law = law_in(plan.out) or known_law(found.profile)
     timed = latency_plan(grid, plan, law)
     execute(timed, reporter)
     anchors = [(_started(run.records), measured_metrics(run.records)) for run in members.anchors]

@@ -112,6 +112,10 @@ def test_repeats_average_what_the_machine_scatters(tmp_path: Path) -> None:
     assert [p.name for p in single.points] != []
     assert sorted(p.name for p in repeated.points) == sorted(p.name for p in single.points)
     assert repeated.calibration.num_runs == 6 * single.calibration.num_runs
+    # More runs move the profile; the runs with a known law keep the one they were made with.
+    again = run_study(grid, plan_of(grid, _MODELS, _TEXTS, tmp_path / "1", repeats=2), execute, Silent())
+    assert again.repeats == 2
+    assert [p.measured for p in again.latency] == [p.measured for p in single.latency]
     # 5 points, scatter 10 %: of six runs' means 4 %, beside a profile that rests on six times as many runs.
     once, often = (errors_by_metric(s.points, Method.SIM)["tokens_per_s"].mean for s in (single, repeated))
     assert often < once
