@@ -114,6 +114,8 @@ def _draw_scatter(axes: Axes, pairings: list[Pairing]) -> None:
     axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
     if high / low > 8:
         axes.set(xscale="log", yscale="log")
+        marks.plain_log_axis(axes.xaxis)
+        marks.plain_log_axis(axes.yaxis)
     axes.set_xlabel(f"{origin} {label.title}")
     axes.set_ylabel(f"predicted {label.title}")
 

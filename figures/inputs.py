@@ -145,7 +145,7 @@ def _predictions_in(report: Mapping[str, Any], path: Path) -> Iterator[Predictio
         for point in report["points"]:
             measured = point["measured"]
             for method, predicted in point["predicted"].items():
-                for quantity in predicted.keys() & measured.keys():
+                for quantity in sorted(predicted.keys() & measured.keys()):
                     values = float(predicted[quantity]), float(measured[quantity])
                     yield Prediction(quantity, method, point["name"], *values, origin)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

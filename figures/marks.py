@@ -17,6 +17,7 @@ from ssdsim.plotting.style import GREY, METHOD_DASHES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
     from figures.drawing import Point
@@ -97,6 +98,15 @@ def plot_all(axes: Axes, points: Iterable[Point], colours: Mapping[str, Any], *,
         chosen = sorted(group, key=lambda point: float(point.x)) if by_x else group
         plot(axes, chosen, colours[series], label=None if series in named else series)
         named.add(series)
+
+
+def plain_log_axis(axis: Axis) -> None:
+    """A logarithmic axis (its scale is set already) with plain numbers at 1, 2 and 5 of every decade."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def batch_axis(axes: Axes, values: Iterable[float], label: str = "batch size (sequences)") -> None:

@@ -54,6 +54,7 @@ def draw(results: Results) -> Drawing:
         for origin, colour in _COLOURS.items():
             marks.plot_all(axes, [point for point in points if point.origin is origin], {"SSD": colour})
     panels[0].set(ylabel="output (tokens/s)", yscale="log")
+    marks.plain_log_axis(panels[0].yaxis)
     panels[0].set_title(title, fontsize="medium")
     panels[1].set_yscale("symlog", linthresh=_LINEAR)
     panels[1].set_ylabel("against exact (%)")
