@@ -28,7 +28,7 @@ def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]
 def slow_sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Arguments of a sweep that takes a few seconds: long enough to be stopped in the middle."""
     path = tmp_path_factory.mktemp("slow") / "toy.json"
-    workload = {"num_requests": 100, "output_tokens": 150, "batch_size": 4}
+    workload = {"num_requests": 1000, "output_tokens": 150, "batch_size": 4}
     path.write_text(json.dumps({"pair": toy_pair(), "workload": workload}))
     return ("sweep", str(path), "--over", f"run.seed=1:{NUM_SEEDS}", "--method", "sim", "--workers", "2")
 
