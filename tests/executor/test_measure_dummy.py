@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from dummy_pair import write_dummy_pair
 from typer.testing import CliRunner
 
 from executor.measure import measure
@@ -19,30 +20,11 @@ from ssdsim.scenario_files import scenario_from
 
 pytestmark = pytest.mark.serial
 
-SHAPE = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 300,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": True,
-}
-
 
 @pytest.fixture
 def shapes(tmp_path: Path) -> tuple[str, str]:
     """Sources of a target and a smaller draft with random weights."""
-    sources = []
-    for name, layers, hidden in (("target", 3, 64), ("draft", 1, 32)):
-        folder = tmp_path / name
-        folder.mkdir()
-        sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": 2 * hidden}
-        (folder / "config.json").write_text(json.dumps(SHAPE | sizes))
-        sources.append(f"dummy:{folder}")
-    return sources[0], sources[1]
+    return write_dummy_pair(tmp_path)
 
 
 def test_measure_draws_the_outcomes_of_a_dummy_pair(shapes: tuple[str, str], tmp_path: Path) -> None:

@@ -8,21 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from dummy_pair import write_dummy_pair
 
 from experiments import device
 from experiments.device import SHAPES, Forward, split
-
-SHAPE = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 300,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": True,
-}
 
 
 @pytest.mark.parametrize(("name", "billions"), [("llama-3.1-8b", 8.03), ("llama-3.2-1b", 1.236)])
@@ -49,15 +38,10 @@ def test_a_line_over_the_context_tells_attention_from_the_rest() -> None:
 @pytest.mark.serial
 def test_the_study_times_forwards_and_runs_all_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    sources = {}
-    for role, layers, hidden in (("target", 3, 64), ("draft", 1, 32)):
-        file = tmp_path / f"{role}.json"
-        sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": 2 * hidden}
-        file.write_text(json.dumps(SHAPE | sizes))
-        sources[role] = f"dummy:{file}"
+    target, draft = write_dummy_pair(tmp_path)
     out = tmp_path / "out"
     grid = ["--batches", "1,2", "--widths", "1,5", "--contexts", "16,64", "--num-prompts", "4", "--max-tokens", "12"]
-    models = ["--target", sources["target"], "--draft", sources["draft"]]
+    models = ["--target", target, "--draft", draft]
     monkeypatch.setattr(sys, "argv", ["device", "--out", str(out), *models, *grid])
     device.main()
     with (out / "forwards.csv").open(newline="") as file:
