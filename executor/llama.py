@@ -190,7 +190,7 @@ class LlamaModel:
         """Scaled to a length of one over the last axis: the RMS norm but for the square root of the width, which the
         weights bring.
 
-        x / sqrt(sum x^2 + width eps) takes three operations; torch's own norm takes a dozen small ones on a CPU.
+        x / sqrt(sum x^2 + width eps) takes three operations; torch's own norm is made of more on a CPU.
         """
         length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
         unit: Tensor = (hidden / length.hypot(self._shortest[hidden.shape[-1]])).to(hidden.dtype)

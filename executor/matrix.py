@@ -1,18 +1,18 @@
 """A weight matrix kept in the forms in which a processor multiplies it fastest.
 
 Decoding multiplies by few rows at a time: one per row of a batch, K+1 to verify, a dozen branches. On a CPU that is
-where general matrix products are slowest, and which form is best depends on how many rows there are. Measured on one
-core over the weights of the built-in pairs, 192..49152 by 192..1536, against `torch.nn.functional.linear` on the
-weight as it is:
+where general matrix products are slowest, and which form is best depends on how many rows there are. On one core,
+over the weights of the built-in pairs, against `torch.nn.functional.linear` on the weight as it is (AVX-512: by
+`benchmarks/matrix.py`):
 
 | processor          | type | rows   | form                                              | time, relative |
 |--------------------|------|--------|---------------------------------------------------|----------------|
 | AVX2 (Zen 3)       | fp32 | 1, 2   | transposed, where it has more outputs than inputs | .5-.8          |
 |                    |      | 3..16  | packed by oneDNN, where it is large               | .5-.9          |
 |                    |      | more   | transposed                                        | .8-.95         |
-| AVX-512 (Zen 4)    | fp32 | 1      | transposed, where it has more outputs than inputs | .3-.7          |
-|                    |      | 2..    | packed by oneDNN                                  | .3-.9          |
-| AVX-512 with bf16  | bf16 | 1..    | packed by oneDNN                                  | .3-.9          |
+| AVX-512 (Zen 4)    | fp32 | 1      | transposed, where it has more outputs than inputs | .5-1.1         |
+|                    |      | 2..    | packed by oneDNN                                  | .5-1.1         |
+| AVX-512 with bf16  | bf16 | 1..    | packed by oneDNN                                  | .5-.9          |
 
 Elsewhere (other types, GPU) the library's own choice stands.
 """

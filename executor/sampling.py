@@ -50,8 +50,7 @@ def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64], stream: St
 def best(logits: Tensor) -> Tensor:
     """Column of the largest logit [...], the first one on a tie, of logits [..., V].
 
-    On a CPU torch's kernel takes five times as long as numpy's in fp32 and twenty times in bf16, which is a twentieth
-    of a small model's step.
+    On a CPU torch's kernel takes several times as long as numpy's, most of all in bf16.
     """
     if logits.device.type != "cpu":
         return logits.argmax(dim=-1)

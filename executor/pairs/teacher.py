@@ -134,8 +134,8 @@ def _choose(wanted: Sequence[int], dist: Tensor | None, generator: torch.Generat
 def _one_token_attention() -> str:
     """An attention for steps of one token, under the name returned: its query heads share their group's keys.
 
-    transformers repeats the keys and values for every query head first; at 192 rows of 250 tokens that is two thirds
-    of SmolLM2's step. One token sees all that the cache holds, so there is no mask.
+    transformers repeats the keys and values for every query head first, which in large batches takes longer than the
+    rest of the step. One token sees all that the cache holds, so there is no mask.
     """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface

@@ -40,8 +40,7 @@ class Recipe:
     """Everything that decides the draft; every field is a flag of the command line.
 
     `stage` is `log`, `draft` (which takes the log as it finds it) or `all`. `dtype` is that of the products while
-    logging and training (weights being trained stay fp32): bfloat16 takes six tenths of float32's time where the
-    processor multiplies it.
+    logging and training (weights being trained stay fp32): bfloat16 is faster where the processor multiplies it.
     """
 
     stage: str = "all"

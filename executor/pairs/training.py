@@ -28,8 +28,8 @@ _LOG_EVERY = 20
 class TrainingPlan:
     """AdamW, or Muon for the matrices, with a linear warm-up and a linear decay to zero.
 
-    Muon (Jordan et al., 2024), its updates scaled to AdamW's size so that one learning rate serves both, needs about
-    half of AdamW's steps here and twice their time: it gains where text is scarcer than time.
+    Muon (Jordan et al., 2024), its updates scaled to AdamW's size so that one learning rate serves both, takes fewer
+    and longer steps: for where text is scarcer than time.
     """
 
     steps: int
