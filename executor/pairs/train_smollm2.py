@@ -41,9 +41,11 @@ class Recipe:
 
     `stage` is `log`, `draft` (which takes the log as it finds it) or `all`. `dtype` is that of the products while
     logging and training (weights being trained stay fp32): bfloat16 is faster where the processor multiplies it.
+    `start` is the folder of a stored draft to carry on from, whose head stays as it is; a fresh one where empty.
     """
 
     stage: str = "all"
+    start: str = ""
     seed: int = 0
     batches: int = 8
     rows_per_batch: int = 192
@@ -121,6 +123,13 @@ def new_draft(recipe: Recipe, token_ids: Tensor) -> Any:
     return build_reduced(config, target_embedding().float(), token_ids)
 
 
+def first_draft(recipe: Recipe, log: TeacherLog, vocab_size: int, head_file: Path) -> Any:
+    """What training begins with: the draft stored in `recipe.start`, or fresh layers under a head chosen now."""
+    if recipe.start:
+        return load_reduced(Path(recipe.start), target_embedding().float(), torch.float32)
+    return new_draft(recipe, head_tokens(log, recipe.head_tokens, vocab_size, head_file))
+
+
 def head_loss(log: TeacherLog, recipe: Recipe) -> Callable[[nn.Module, int], Tensor]:
     """Distillation over the reduced head, for the rows of a step."""
 
@@ -187,8 +196,8 @@ def train_draft(recipe: Recipe, work: Path, out: Path) -> None:
         return
     log = TeacherLog.load(log_files(work))
     vocab_size = target.config.vocab_size
-    token_ids = head_tokens(log, recipe.head_tokens, vocab_size, work / "head.pt")
-    draft = new_draft(recipe, token_ids)
+    draft = first_draft(recipe, log, vocab_size, work / "head.pt")
+    token_ids = draft.lm_head.token_ids
     plan = TrainingPlan(steps=recipe.steps, peak_lr=recipe.lr, muon=True)
     for step in range(0, recipe.steps, _RELOAD_STEPS):
         log = TeacherLog.load(log_files(work))

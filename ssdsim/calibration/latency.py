@@ -1,8 +1,9 @@
 """Seconds of every phase of a round, from the round tables of runs in all modes.
 
 Every phase becomes a cost term of its own shape (see `terms`); `phases` says which rounds speak of which phase. What
-a round lasts beyond its phases is host time, and what admissions add beyond that is prefill. Verification beside a
-running build (SSD) may be slower than alone (AR, SD): their ratio is the contention.
+a round lasts beyond its phases is host time. Reading prompts is seen where it stands alone (AR, SD); the draft's
+own share is what drafting takes beyond its steps where requests enter. Verification beside a running build (SSD) may
+be slower than alone (AR, SD): their ratio is the contention.
 """
 
 from __future__ import annotations
@@ -71,8 +72,7 @@ def _fit(runs: Sequence[Run], verify: TermFit, contention: float, error: float, 
     for name, observe in phases.OBSERVED.items():
         if (found := _fit_phase(runs, observe)) is not None:
             terms[name] = found
-    if (prefill := _fit_prefill(runs, terms)) is not None:
-        terms["prefill"] = prefill
+    terms |= _fit_prefills(runs, terms)
     return CostsFit(
         terms=terms,
         verify_contention=contention,
@@ -145,18 +145,24 @@ def _error_of_ratio(ratios: FloatArray, together: NDArray[np.bool_]) -> float:
     return float(np.sqrt(variance * sum(1 / len(group) for group in groups)))
 
 
-def _fit_prefill(runs: Sequence[Run], terms: dict[str, TermFit]) -> TermFit | None:
-    """What admitting a request adds to its rounds; nothing where it does not stand out from the noise."""
-    if "host" not in terms:
-        return None
-    parts = [part for run in runs if (part := phases.prefill(run, terms)) is not None]
+def _fit_prefills(runs: Sequence[Run], terms: dict[str, TermFit]) -> dict[str, TermFit]:
+    """Reading prompts on the target and on the draft, where they stand out from the noise."""
+    alone = [part for run in runs if (part := phases.prefill(run)) is not None]
+    outliving = [part for run in runs if (part := phases.outliving_prefill(run)) is not None]
+    on_draft = [part for run in runs if (part := phases.draft_prefill(run, terms)) is not None]
+    seen = {"prefill": alone or outliving, "draft_prefill": on_draft}
+    return {name: fit_term(found) for name, parts in seen.items() if (found := _standing_out(parts)) is not None}
+
+
+def _standing_out(parts: Sequence[Observations]) -> Observations | None:
+    """The observations, none of them below zero; nothing where they are not surely above it."""
     if not parts:
         return None
-    seen = joined(parts)
+    seen = joined(_by_run(parts))
     error = float(seen.seconds.std() / np.sqrt(seen.size)) if seen.size > 1 else 0.0
     if seen.seconds.mean() <= _CERTAIN * error:
         return None
-    return fit_term(seen._replace(seconds=np.maximum(seen.seconds, 0.0)))
+    return seen._replace(seconds=np.maximum(seen.seconds, 0.0))
 
 
 def _jitter(terms: dict[str, TermFit]) -> dict[str, float]:
@@ -176,12 +182,16 @@ def _warnings(runs: Sequence[Run], terms: dict[str, TermFit], pads: bool) -> lis
     found = [
         f"costs.{name}: rests on {fit.num_observations} observations only"
         for name, fit in terms.items()
-        if fit.num_observations < FEW_ROUNDS and name != "prefill"
+        if fit.num_observations < FEW_ROUNDS and name not in ("prefill", "draft_prefill")
     ]
     if Mode.AR not in modes:
         found.append("costs.verify: no AR run among these, so the width of one token per row is extrapolated")
     if Mode.SD not in modes:
         found.append("costs.draft_step: no SD run among these; the speculator's own steps stand in")
+    if modes == {Mode.SSD} and "prefill" in terms:
+        found.append(
+            "costs.prefill: no AR or SD run among these; seen only where it outlived the speculator's first drafting"
+        )
     if Mode.SSD not in modes:
         found.append(
             "costs.tree_step: no SSD run among these; SD's draft step stands in, and nothing is known of overlap"

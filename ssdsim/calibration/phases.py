@@ -128,37 +128,68 @@ OBSERVED: Mapping[str, Callable[[Run], Observations | None]] = {
 """The phases by the name of their field in `ComponentCosts`; verification is treated on its own."""
 
 
-def prefill(run: Run, terms: Mapping[str, TermFit]) -> Observations | None:
-    """The mean time per admitted request that a run spent beyond its phases, host time and drafting; one observation.
+def prefill(run: Run) -> Observations | None:
+    """Reading one request's prompt on the target, where nothing else goes on (AR, SD)."""
+    return None if run.mode is Mode.SSD else _per_admission(run, run.rounds["prefill_s"], run.admitted > 0)
 
-    A request's prefill may fall into its first round or end the round before, so all rounds are summed.
-    """
-    num_admitted = int(run.admitted.sum())
-    if not num_admitted:
+
+def outliving_prefill(run: Run) -> Observations | None:
+    """The same beside SSD's speculator, in the rounds that had to wait for it: what stands in without AR and SD."""
+    if run.mode is not Mode.SSD:
         return None
-    batch = run.rounds["batch_size"]
-    rest = beyond_phases(run) - terms["host"].term(batch, batch, 0)
-    rest = rest + _drafting_beyond_steps(run, terms)
-    prompts = run.records.requests.columns()["prompt_tokens"]
-    seconds = max(float(rest.sum()) / num_admitted, -1.0)
-    return observations(1, float(prompts.mean()) if len(prompts) else 1.0, 0, [seconds], 0)
+    rounds = run.rounds
+    late = np.append(0.0, np.maximum(build_s(run) - window_s(run), 0.0)[:-1])
+    read_s = rounds["prefill_s"] + rounds["lookup_s"] + rounds["fallback_s"] + late
+    return _per_admission(run, read_s, (run.admitted > 0) & (rounds["prefill_s"] > 0))
+
+
+def draft_prefill(run: Run, terms: Mapping[str, TermFit]) -> Observations | None:
+    """Reading one request's prompt on the draft: what drafting takes beyond its steps where requests enter.
+
+    The mean of the run, as one observation: drafting varies by more than a short prompt takes.
+    """
+    name = "draft_step" if run.mode is Mode.SD else "jit_step"
+    drafted = run.admitted > 0
+    if run.mode is Mode.SSD and run.drafting.first_round == "miss":
+        drafted = drafted & (run.rounds["fallback"] == Fallback.JIT)
+    if run.mode is Mode.AR or not run.lookahead or name not in terms or not drafted.any():
+        return None
+    rows, steps = run.rounds["batch_size"], run.lookahead + run.drafting.sd_extra_step
+    if run.mode is Mode.SSD:
+        rows, steps = jit_rows(run), run.lookahead
+    stepping_s = steps * terms[name].term(rows, rows, run.rounds["context_tokens"])
+    admitted, prompt_tokens = run.admissions
+    seconds = float((run.rounds["fallback_s"] - stepping_s)[drafted].sum() / admitted[drafted].sum())
+    return observations(1, float(np.average(prompt_tokens, weights=admitted)), 0, [seconds], 0)
+
+
+def window_s(run: Run) -> FloatArray:
+    """[rounds] from the reply's leaving to the outcomes' arrival."""
+    rounds = run.rounds
+    window: FloatArray = rounds["reply_s"] + rounds["verify_s"] + rounds["accept_s"] + rounds["outcome_s"]
+    return window
+
+
+def build_s(run: Run) -> FloatArray:
+    """[rounds] building the next cache."""
+    build: FloatArray = run.rounds["glue_s"] + run.rounds["tree_s"] + run.rounds["store_s"]
+    return build
 
 
 def beyond_phases(run: Run) -> FloatArray:
-    """[rounds] what each round lasts beyond drafting, verification and messages, a late build included in these.
+    """[rounds] what each round lasts beyond prefill, drafting, verification and messages, a late build included.
 
     Where a late build may be cut or left waiting for, the phases overlap in other ways, and the recorded host time is
     taken.
     """
     rounds = run.rounds
+    others = rounds["round_s"] - rounds["prefill_s"]
     if run.mode is Mode.AR:
-        rest = rounds["round_s"] - rounds["verify_s"] - rounds["accept_s"]
+        rest = others - rounds["verify_s"] - rounds["accept_s"]
     elif run.mode is Mode.SD:
-        rest = rounds["round_s"] - rounds["fallback_s"] - rounds["verify_s"] - rounds["accept_s"]
+        rest = others - rounds["fallback_s"] - rounds["verify_s"] - rounds["accept_s"]
     elif run.drafting.on_late == "wait":
-        window = rounds["reply_s"] + rounds["verify_s"] + rounds["accept_s"] + rounds["outcome_s"]
-        build = rounds["glue_s"] + rounds["tree_s"] + rounds["store_s"]
-        rest = rounds["round_s"] - rounds["lookup_s"] - rounds["fallback_s"] - np.maximum(window, build)
+        rest = others - rounds["lookup_s"] - rounds["fallback_s"] - np.maximum(window_s(run), build_s(run))
     else:
         rest = rounds["host_s"]
     return np.asarray(rest, dtype=np.float64)
@@ -174,18 +205,14 @@ def jit_rows(run: Run) -> NDArray[np.int64]:
     return np.asarray(rows, dtype=np.int64)
 
 
-def _drafting_beyond_steps(run: Run, terms: Mapping[str, TermFit]) -> FloatArray:
-    """[rounds] what drafting took beyond its steps in rounds with admissions: the draft's own prefill."""
-    rounds = run.rounds
-    nothing = np.zeros(len(rounds["round"]))
-    if run.mode is Mode.AR or not run.lookahead:
-        return nothing
-    name, rows = ("draft_step", rounds["batch_size"]) if run.mode is Mode.SD else ("jit_step", jit_rows(run))
-    if name not in terms:
-        return nothing
-    steps = run.lookahead + (run.drafting.sd_extra_step if run.mode is Mode.SD else 0)
-    expected = steps * terms[name].term(rows, rows, rounds["context_tokens"])
-    return np.where(run.admitted > 0, rounds["fallback_s"] - expected, nothing)
+def _per_admission(run: Run, seconds: FloatArray, chosen: BoolArray) -> Observations | None:
+    """`seconds` [rounds] of the chosen rounds per request that enters, by the length of their prompts."""
+    admitted, prompt_tokens = run.admissions
+    chosen = chosen & (admitted > 0)
+    if not chosen.any():
+        return None
+    cluster = np.arange(len(seconds)) // _ROUNDS_PER_CLUSTER
+    return observations(1, prompt_tokens[chosen], 0, (seconds / np.maximum(admitted, 1))[chosen], cluster[chosen])
 
 
 def _all(run: Run) -> BoolArray:

@@ -136,17 +136,32 @@ class Run:
     @cached_property
     def widest_query_tokens(self) -> IntArray:
         """[rounds] tokens of each verification if every row is padded to the widest one of its round."""
+        outcomes = self.records.outcomes.columns()  # times are those of whole rounds, whichever outcomes count
         widest = np.zeros(len(self.rounds["round"]), np.int64)
-        np.maximum.at(widest, self.round_index(), self.outcomes["num_proposed"].astype(np.int64))
+        place = np.searchsorted(self.rounds["round"], outcomes["round"])
+        np.maximum.at(widest, place, outcomes["num_proposed"].astype(np.int64))
         if self.mode is Mode.SSD and self.drafting.padded_verify:
             return self.query_tokens
         return np.asarray(self.rounds["batch_size"], np.int64) * (widest + 1)
 
     @cached_property
+    def admissions(self) -> tuple[IntArray, FloatArray]:
+        """[rounds] requests whose first round this is, and the mean number of tokens of their prompts."""
+        outcomes, requests = self.records.outcomes.columns(), self.records.requests.columns()
+        ids, first = np.unique(outcomes["request_id"], return_index=True)
+        order = np.argsort(requests["request_id"])
+        known = np.isin(ids, requests["request_id"])
+        place = np.searchsorted(requests["request_id"], ids[known], sorter=order)
+        prompt_tokens = np.full(len(ids), requests["prompt_tokens"].mean() if len(order) else 1.0)
+        prompt_tokens[known] = requests["prompt_tokens"][order[place]]
+        round_ = np.searchsorted(self.rounds["round"], outcomes["round"][first])
+        count = np.bincount(round_, minlength=len(self.rounds["round"]))
+        return count, np.bincount(round_, prompt_tokens, len(count)) / np.maximum(count, 1)
+
+    @property
     def admitted(self) -> IntArray:
         """[rounds] requests whose first round this is."""
-        _, first = np.unique(self.outcomes["request_id"], return_index=True)
-        return np.bincount(self.round_index()[first], minlength=len(self.rounds["round"]))
+        return self.admissions[0]
 
 
 def read_runs(folders: Iterable[Path]) -> list[Run]:

@@ -32,7 +32,10 @@ class RoundCosts(Protocol):
         """The same while the speculator builds, as far as both share the machine."""
 
     def prefill_s(self, requests: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:
-        """What admitting `requests` with `prompt_tokens` each adds to their first round."""
+        """Reading the prompts of `requests` on the target, one after the other, before their first round."""
+
+    def draft_prefill_s(self, requests: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:
+        """Reading them on the draft, before their first chain."""
 
     def sd_draft_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
         """SD's drafting: `num_steps` sequential draft steps on SD's own draft placement."""
@@ -97,7 +100,9 @@ class ComponentCosts(Document):
     outcome: CostTerm = _ZERO
     host: CostTerm = _ZERO
     prefill: CostTerm = _ZERO
-    """What admitting one request (`query_tokens` of prompt) adds to its first round."""
+    """Reading one request's prompt (of `query_tokens`) on the target; SSD's speculator drafts meanwhile."""
+    draft_prefill: CostTerm = _ZERO
+    """Reading it on the draft, before the request's first chain."""
     verify_contention: PositiveFloat = 1.0
     """How many times as long verification takes beside a build as alone."""
     jitter: Jitter = Jitter()
@@ -112,6 +117,9 @@ class ComponentCosts(Document):
 
     def prefill_s(self, requests: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:
         return np.asarray(requests) * self.prefill(1, prompt_tokens, 0)
+
+    def draft_prefill_s(self, requests: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:
+        return np.asarray(requests) * self.draft_prefill(1, prompt_tokens, 0)
 
     def sd_draft_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
         return np.asarray(num_steps) * self.draft_step(sequences, sequences, context_tokens)
@@ -182,6 +190,9 @@ class RatioCosts(Document):
 
     def prefill_s(self, requests: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:
         return np.zeros(np.broadcast_shapes(np.shape(requests), np.shape(prompt_tokens)))
+
+    def draft_prefill_s(self, requests: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:
+        return self.prefill_s(requests, prompt_tokens)
 
     def sd_draft_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
         return self._if_any(np.minimum(sequences, num_steps), self.sd_draft)

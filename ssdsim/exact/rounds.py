@@ -60,17 +60,16 @@ def batch_columns(
     times, gaps = ssd_times(slots, setting, costs, num_draft_devices)
     if setting.on_late == "truncate" and bool(np.any(times.build_s > times.window_s)):
         raise DomainError("drafting.on_late", "'truncate' changes what a row proposes: simulate it", "truncate")
-    mean = mean_round(slots.law, times, gaps)
-    prefill_s = mean_prefill_s(slots, setting, costs)
+    mean = mean_round(slots.law, times, gaps, prefill_beside(slots, setting, costs))
     drafted_rows = slots.law[..., Source.DRAFTED, :].sum(axis=-1)
     typical = np.rint(drafted_rows * setting.batch_size).astype(int)
     build_s = np.take_along_axis(times.build_s, typical[..., None], axis=-1)[..., 0]
     return {
-        "tokens_per_s": setting.batch_size * slots.tokens_per_round / (mean.round_s + prefill_s),
-        "round_s": np.asarray(mean.round_s) + prefill_s,
+        "tokens_per_s": setting.batch_size * slots.tokens_per_round / mean.round_s,
+        "round_s": np.asarray(mean.round_s),
         "window_s": np.asarray(mean.window_s),
         "build_wait_s": np.asarray(mean.build_wait_s),
-        "fallback_s": np.asarray(mean.fallback_s) + prefill_s,
+        "fallback_s": np.asarray(mean.fallback_s) + np.asarray(mean.prefill_s),
         "overhead_s": np.asarray(mean.overhead_s),
         "build_s": build_s,
         "mean_acceptance_length": slots.tokens_per_round,
@@ -107,6 +106,9 @@ def ssd_times(
     )
     jit_s = np.broadcast_to(costs.jit_s(drafted, slots.num_steps[..., None], context), window_s.shape)
     fallback_s, gaps = _gaps(jit_s, setting, costs)
+    if drafts_first_rounds(setting):
+        read_s = costs.draft_prefill_s(drafted, slots.prompt_tokens[..., None])
+        gaps = (*gaps, Gap((End.FINISHED,), np.broadcast_to(read_s, window_s.shape)))
     times = RoundTimes(
         window_s=window_s,
         build_s=np.where(branches > 0, build_s, 0.0),
@@ -142,10 +144,25 @@ def _gaps(jit_s: FloatArray, setting: Setting, costs: RoundCosts) -> tuple[Float
     return missed_s, (Gap((End.MISS,), missed_s), Gap((End.FINISHED,), jit_s))
 
 
-def mean_prefill_s(slots: SlotNumbers, setting: Setting, costs: RoundCosts) -> FloatArray:
-    """[points] time per round for admitting requests in the place of those that finished."""
+def drafts_first_rounds(setting: Setting) -> bool:
+    """Whether the verifier of an SSD batch waits for the first chains of admitted requests."""
+    return setting.first_round == "jit" or setting.fallback is FallbackKind.JIT
+
+
+def prefill_beside(slots: SlotNumbers, setting: Setting, costs: RoundCosts) -> Gap:
+    """Reading the prompts of 0..b admitted requests, of mean length, while SSD's speculator looks up and drafts."""
+    read_s = costs.prefill_s(np.arange(setting.batch_size + 1.0), slots.prompt_tokens[..., None])
+    looked_up_s = costs.lookup_s(setting.batch_size)
+    return Gap((End.FINISHED,), np.maximum(read_s - looked_up_s, 0.0))
+
+
+def _mean_prefill_s(slots: SlotNumbers, setting: Setting, costs: RoundCosts) -> FloatArray:
+    """[points] time per round of AR and SD for reading the prompts of requests that follow those that finished."""
     admitted = setting.batch_size * slots.law[..., End.FINISHED].sum(axis=-1)
-    return costs.prefill_s(admitted, slots.prompt_tokens)
+    target_s = costs.prefill_s(admitted, slots.prompt_tokens)
+    if setting.mode is Mode.AR:
+        return target_s
+    return target_s + costs.draft_prefill_s(admitted, slots.prompt_tokens) * (slots.num_steps > 0)
 
 
 def serial_times(
@@ -167,7 +184,7 @@ def serial_times(
 def _serial_columns(slots: SlotNumbers, setting: Setting, costs: RoundCosts) -> Columns:
     """Nothing is built, nothing is looked up, one phase follows the other."""
     drafting_s, window_s, host_s = serial_times(slots, setting, costs)
-    drafting_s = drafting_s + mean_prefill_s(slots, setting, costs)
+    drafting_s = drafting_s + _mean_prefill_s(slots, setting, costs)
     round_s = drafting_s + window_s + host_s
     nothing = np.zeros_like(round_s)
     return {

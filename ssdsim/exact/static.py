@@ -6,7 +6,15 @@ import numpy as np
 
 from ssdsim.design_point import DesignPoint
 from ssdsim.errors import DomainError
-from ssdsim.exact.rounds import Columns, Setting, first_point, hit_columns, serial_times, ssd_times
+from ssdsim.exact.rounds import (
+    Columns,
+    Setting,
+    drafts_first_rounds,
+    first_point,
+    hit_columns,
+    serial_times,
+    ssd_times,
+)
 from ssdsim.exact.slots import SlotNumbers, request_kinds
 from ssdsim.scenario import FallbackKind, Mode
 from ssdsim.theory.finite import round_laws, static_batch
@@ -54,11 +62,15 @@ def _times(point: DesignPoint, slots: SlotNumbers, setting: Setting) -> RoundTim
 
 
 def _initial_s(point: DesignPoint, slots: SlotNumbers, setting: Setting) -> float:
-    """Admission and first drafting of the whole batch, or its fallback where first rounds count as misses."""
-    costs, b = point.scenario.costs, setting.batch_size
-    prefill_s = float(costs.prefill_s(b, slots.prompt_tokens[0]))
+    """Admission and first drafting of the whole batch, or its fallback where first rounds count as misses.
+
+    SSD's target reads the prompts while the speculator drafts and looks up, with which every round is charged anyway.
+    """
+    costs, b, prompt_tokens = point.scenario.costs, setting.batch_size, slots.prompt_tokens[0]
+    prefill_s, draft_prefill_s = (float(read(b, prompt_tokens)) for read in (costs.prefill_s, costs.draft_prefill_s))
     if setting.mode is not Mode.SSD:
-        return prefill_s
-    if setting.first_round == "jit" or setting.fallback is FallbackKind.JIT:
-        return prefill_s + float(costs.jit_s(b, slots.num_steps[0], slots.context_tokens[0]))
-    return prefill_s + (float(costs.ngram_s(b)) if setting.fallback is FallbackKind.NGRAM else 0.0)
+        return prefill_s + (draft_prefill_s if setting.mode is Mode.SD and slots.num_steps[0] else 0.0)
+    drafting_s = float(costs.ngram_s(b)) if setting.fallback is FallbackKind.NGRAM else 0.0
+    if drafts_first_rounds(setting):
+        drafting_s = draft_prefill_s + float(costs.jit_s(b, slots.num_steps[0], slots.context_tokens[0]))
+    return max(drafting_s, prefill_s - float(costs.lookup_s(b)))

@@ -62,14 +62,18 @@ def spans_of(records: Records, first: int = 0, count: int | None = None) -> Iter
 
 
 def _round(row: dict[str, Any], interrupted_s: float) -> Iterator[Span]:
-    """Prefill, look-up, fallback, then verification and build side by side, then the host."""
+    """Look-up, fallback and what is left of a prefill, then verification and build side by side, then the host.
+
+    Where one process does everything (AR, SD), the prefill comes first and delays all the rest.
+    """
     number, start_s = row["round"], row["start_s"]
     launch_s = start_s + row["verifier_wait_s"]
-    prefilled_s = start_s + row["prefill_s"]
-    looked_up_s = prefilled_s + row["lookup_s"]
-    yield Span(Lane.VERIFIER, Work.PREFILL, start_s, row["prefill_s"], number)
-    yield Span(Lane.SPECULATOR, Work.LOOKUP, prefilled_s, row["lookup_s"], number)
     lane, work = _drafting(row)
+    first_s = start_s + (row["prefill_s"] if work is Work.DRAFT else 0.0)
+    looked_up_s = first_s + row["lookup_s"]
+    prefill_from_s = start_s if work is Work.DRAFT else launch_s - row["prefill_s"]
+    yield Span(Lane.VERIFIER, Work.PREFILL, prefill_from_s, row["prefill_s"], number)
+    yield Span(Lane.SPECULATOR, Work.LOOKUP, first_s, row["lookup_s"], number)
     yield Span(lane, work, looked_up_s, row["fallback_s"], number)
     if row["num_hits"]:
         yield Span(Lane.SPECULATOR, Work.REST, looked_up_s, interrupted_s, number)

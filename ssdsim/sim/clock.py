@@ -15,7 +15,7 @@ class RoundPlan(NamedTuple):
     """What one round asks of the three processes, in seconds."""
 
     prefill_s: float
-    """Reading the prompts of admitted requests."""
+    """Reading the prompts of admitted requests on the target."""
     lookup_s: float
     fallback_s: float
     window_s: float
@@ -36,6 +36,8 @@ class Clock:
         self.starts: list[float] = []
         self.launches: list[float] = []
         """When the reply left."""
+        self.prefills: list[float] = []
+        """How long the round waited for prompts to be read and for nothing else."""
         self.idle: list[float] = []
         """How long the speculator waited for the outcomes with nothing left to build."""
         self.end = 0.0
@@ -43,4 +45,4 @@ class Clock:
 
     def clear(self) -> None:
         """Forget the block's rounds; the end stays."""
-        self.starts, self.launches, self.idle = [], [], []
+        self.starts, self.launches, self.prefills, self.idle = [], [], [], []

@@ -66,7 +66,7 @@ def simulate(scenario: Scenario, *, sink: Sink | None = None, progress: Progress
         num_rounds = scenario.run.warmup_rounds + scenario.run.num_rounds
         records.rounds.reserve(num_rounds)
         records.outcomes.reserve(num_rounds * scenario.workload.batch_size)
-    speculator = Speculator(env, clock)
+    speculator = Speculator(env, clock, beside=scenario.mode is Mode.SSD)
     rounds = _rounds_of(point, laws, times, streams)
     env.run(env.process(speculator.run(_plans(rounds, times, clock, recorder, progress))))
     return SimResult(records, recorder.tally)

@@ -19,10 +19,11 @@ class RoundTerms(NamedTuple):
     """Seconds of each phase, [rounds]; the names are those of the round table."""
 
     prefill_s: FloatArray
-    """Reading the prompts of the requests that enter with this round, before everything else."""
+    """Reading the prompts of the requests that enter with this round, on the target."""
     lookup_s: FloatArray
     fallback_s: FloatArray
-    """Drafting that the verifier waits for: SSD's misses and first rounds, all of SD's drafting."""
+    """Drafting that the verifier waits for: SSD's misses and first rounds, all of SD's drafting; with the draft's own
+    reading of new prompts."""
     reply_s: FloatArray
     verify_s: FloatArray
     accept_s: FloatArray

@@ -41,7 +41,8 @@ class Recorder:
     def _rounds(self, block: RoundBlock, timed: TimedRounds) -> Columns:
         rows, clock = block.rows, self._clock
         start_s = self._starts(block, timed)
-        verifier_wait_s = np.array(clock.launches) - start_s if block.runs is None else timed.terms.prefill_s
+        prefill_s = np.array(clock.prefills) if block.runs is None else timed.terms.prefill_s
+        verifier_wait_s = np.array(clock.launches) - start_s if block.runs is None else prefill_s
         speculator_wait_s = np.array(clock.idle) if self._laws.looks_up else np.zeros(len(block))
         return {
             "round": np.arange(block.first_round, block.first_round + len(block)),
@@ -55,7 +56,7 @@ class Recorder:
             "num_misses": rows.num_misses,
             "num_first": rows.num_first,
             "fallback": block.fallback,
-            **timed.terms._asdict(),
+            **timed.terms._replace(prefill_s=prefill_s)._asdict(),
             "verifier_wait_s": verifier_wait_s,
             "speculator_wait_s": speculator_wait_s,
         }

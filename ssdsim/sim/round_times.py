@@ -50,7 +50,7 @@ class RoundTimes:
         """Every phase of the block's rounds."""
         query_tokens = self._query_tokens(block.rows)
         terms = self._mean_terms(block.rows, block.fallback, query_tokens)
-        terms = self._jittered(terms, block.first_round)._replace(prefill_s=self._prefill_s(block))
+        terms = self._with_prefills(self._jittered(terms, block.first_round), block)
         return TimedRounds(query_tokens, *settle_late_builds(terms, block.goes_on, self._drafting))
 
     def tokens_ready(self, round_: int, rows: RowCounts, fallback: int, goes_on: bool) -> int:
@@ -65,11 +65,27 @@ class RoundTimes:
                 self._known_ready[counts] = ready
         return ready
 
-    def _prefill_s(self, block: RoundBlock) -> FloatArray:
-        """One admission after the other."""
+    def _with_prefills(self, terms: RoundTerms, block: RoundBlock) -> RoundTerms:
+        """One admission after the other, on the target and, where its first chain is drafted at once, on the draft.
+
+        Where a first round counts as a miss and is not drafted, the draft reads the prompt beside verification, which
+        is not charged.
+        """
         rounds, prompt_tokens = block.admissions()
-        each_s = self._costs.prefill_s(np.ones(len(rounds)), prompt_tokens)
-        return np.bincount(rounds, each_s, len(block)).astype(np.float64)
+        if not len(rounds):
+            return terms
+
+        def of_rounds(seconds: FloatArray) -> FloatArray:
+            return np.bincount(rounds, seconds, len(block)).astype(np.float64)
+
+        one = np.ones(len(rounds))
+        prefill_s = of_rounds(self._costs.prefill_s(one, prompt_tokens))
+        if self._lookahead == 0:
+            return terms._replace(prefill_s=prefill_s)
+        draft_s = of_rounds(self._costs.draft_prefill_s(one, prompt_tokens))
+        if self._mode is Mode.SSD and self._drafting.first_round == "miss":
+            draft_s = np.where(block.fallback == Fallback.JIT, draft_s, 0.0)
+        return terms._replace(prefill_s=prefill_s, fallback_s=terms.fallback_s + draft_s)
 
     def _query_tokens(self, rows: RowCounts) -> IntArray:
         if self._mode is Mode.SSD and self._drafting.padded_verify:

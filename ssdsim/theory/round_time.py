@@ -11,13 +11,15 @@ its slowest slot is ready:
 
 which is the `max(L_hit, L_miss)` of THEORY 2 written as what each cause adds. The means of `window` and `gap`
 need one binomial law each. Only an aborted late build couples hits with misses; it adds E[(late - gap)+; a
-hit]: a few powers where the gap does not depend on how many miss, a joint law otherwise. Used by `renewal`
+hit]: a few powers where the gap does not depend on how many miss, a joint law otherwise. Where slots are refilled,
+the verifier reads the new prompts beside all that: the round waits for it as well, which adds E[(prefill - what it
+waits for anyway)+] by a joint law. Used by `renewal`
 (endless), `closed` (refilled slots) and `finite` (static batches); `sim` plays the same round event by event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Literal
@@ -104,10 +106,12 @@ class RoundMean:
     fallback_s: Real
     """Answering misses and, under refill, first drafting."""
     overhead_s: Real
+    prefill_s: Real = 0.0
+    """Time by which reading prompts outlives the late build and the gaps."""
 
     @property
     def round_s(self) -> Real:
-        return self.window_s + self.build_wait_s + self.fallback_s + self.overhead_s
+        return self.window_s + self.build_wait_s + self.fallback_s + self.overhead_s + self.prefill_s
 
 
 @dataclass(frozen=True)
@@ -126,23 +130,32 @@ def by_count(name: str, time_s: npt.ArrayLike) -> FloatArray:
     return table
 
 
-def mean_round(law: FloatArray, times: RoundTimes, gaps: Sequence[Gap] | None = None) -> RoundMean:
+def mean_round(
+    law: FloatArray, times: RoundTimes, gaps: Sequence[Gap] | None = None, prefill: Gap | None = None
+) -> RoundMean:
     """Mean round of `times.batch_size` independent slots, each following `law`.
 
     `law` [..., 2, 3]: probability of (Source, End) in a round. A sum below 1 means a slot may be idle: then
     `window_s` and `build_s` must not depend on n, and a round without an active slot takes no time. `gaps`:
-    the fallback of the misses where absent. Leading axes of `law`, `times` and `gaps` broadcast.
+    the fallback of the misses where absent. `prefill`: the verifier's own work beside late build and gaps, as far as
+    it outlives the overhead; its ends must be among those of the gaps. Leading axes of `law`, `times`, `gaps` and
+    `prefill` broadcast.
     """
     if gaps is None:
         gaps = (Gap((End.MISS,), times.fallback_s),)
-    shape = np.broadcast_shapes(law.shape[:-2], times.points_shape, *(gap.time_s.shape[:-1] for gap in gaps))
+    tables = [gap.time_s for gap in (*gaps, *(() if prefill is None else (prefill,)))]
+    shape = np.broadcast_shapes(law.shape[:-2], times.points_shape, *(table.shape[:-1] for table in tables))
     batch = _flatten(law, times, gaps, shape)
     overhead_s = _flat(np.asarray(times.overhead_s), shape, 0) * (1.0 - batch.idle**batch.slots)
+    unhidden_s = np.zeros(len(batch.law))
+    if prefill is not None:
+        unhidden_s = batch.mean_prefill(Gap(prefill.ends, _flat(prefill.time_s, shape, 1)))
     return RoundMean(
         window_s=as_real(batch.mean_window().reshape(shape)),
         build_wait_s=as_real(batch.mean_build_wait().reshape(shape)),
         fallback_s=as_real(batch.mean_gap().reshape(shape)),
         overhead_s=as_real(overhead_s.reshape(shape)),
+        prefill_s=as_real(unhidden_s.reshape(shape)),
     )
 
 
@@ -188,12 +201,29 @@ class _Batch:
         simple = late & _is_constant(busy.gaps[0]) if len(busy.gaps) == 1 else np.zeros_like(late)
         if simple.any():
             total[simple] = busy._at(simple)._unhidden_by_one_gap()
-        coupled = np.flatnonzero(late & ~simple)
-        block = max(1, _BLOCK_BYTES // (16 * (self.slots + 1) ** (len(busy.gaps) + 1)))
-        for start in range(0, len(coupled), block):
-            rows = coupled[start : start + block]
+        for rows in _in_blocks(np.flatnonzero(late & ~simple), self.slots, 1 + len(busy.gaps)):
             total[rows] = busy._at(rows)._unhidden_by_joint_law()
         return total
+
+    def mean_prefill(self, prefill: Gap) -> FloatArray:
+        """By how much `prefill` outlives the late build and the gaps that the next round waits for anyway."""
+        total = np.zeros(len(self.law))
+        busy = replace(self, gaps=tuple(gap for gap in self.gaps if gap.time_s.any()))
+        rows = np.flatnonzero(prefill.time_s.any(axis=1))
+        for part in _in_blocks(rows, self.slots, 2 + len(busy.gaps)):
+            total[part] = busy._at(part)._unhidden_prefill(Gap(prefill.ends, prefill.time_s[part]))
+        return total
+
+    def _unhidden_prefill(self, prefill: Gap) -> FloatArray:
+        ends = tuple(dict.fromkeys(gap.ends for gap in (*self.gaps, prefill)))
+        late_s, prefill_s = self._along_drafted(ends), _along(prefill, ends)
+        gap_s = sum((_along(gap, ends) for gap in self.gaps), start=np.zeros_like(prefill_s))
+        law = self._joint_law(ends)
+        if self.on_late == "wait" or not late_s.any():
+            return _total(law, np.maximum(prefill_s - late_s - gap_s, 0.0))
+        no_hit = self._joint_law(ends, without=End.HIT)
+        hidden_from_hits = np.maximum(prefill_s - np.maximum(late_s, gap_s), 0.0)
+        return _total(law - no_hit, hidden_from_hits) + _total(no_hit, np.maximum(prefill_s - gap_s, 0.0))
 
     def _waited(self) -> FloatArray:
         """Everyone who looks up or is refilled waits for the build."""
@@ -216,18 +246,25 @@ class _Batch:
 
     def _unhidden_by_joint_law(self) -> FloatArray:
         """E[(late - gap)+; a hit] in general: over the law of everything less the law without a hit."""
+        ends = tuple(dict.fromkeys(gap.ends for gap in self.gaps))
+        excess_s = self._along_drafted(ends) - sum(_along(gap, ends) for gap in self.gaps)
+        law = self._joint_law(ends) - self._joint_law(ends, without=End.HIT)
+        return _total(law, np.maximum(excess_s, 0.0))
+
+    def _joint_law(self, ends: Sequence[tuple[End, ...]], without: End | None = None) -> FloatArray:
+        """Law of the drafted rows (one column where nothing depends on them) and of the slots that end in each of
+        `ends`: [points, b+1 or 1, b+1, ...]; only the part of it in which no slot ends `without`."""
         classes = np.concatenate([self.law.reshape(-1, 6), self.idle[:, None]], axis=1)
-        no_hit = classes.copy()
-        no_hit[:, _classes(tuple(Source), (End.HIT,))] = 0.0
-        counted = [_classes(tuple(Source), gap.ends) for gap in self.gaps]
-        if self.late_s.shape[1] > 1:
-            counted.insert(0, _classes((Source.DRAFTED,), ALL_ENDS))
-        excess_s = self.late_s
-        for gap in self.gaps:
-            over_counts = (len(excess_s), *(1,) * (excess_s.ndim - 1), self.slots + 1)
-            excess_s = excess_s[..., None] - gap.time_s.reshape(over_counts)
-        law = joint_counts(self.slots, classes, counted) - joint_counts(self.slots, no_hit, counted)
-        return _mean(law.reshape(len(law), -1), np.maximum(excess_s, 0.0).reshape(len(law), -1))
+        if without is not None:
+            classes[:, _classes(tuple(Source), (without,))] = 0.0
+        counted = [_classes(tuple(Source), members) for members in ends]
+        if self.late_s.shape[1] == 1:
+            return joint_counts(self.slots, classes, counted)[:, None]
+        return joint_counts(self.slots, classes, [_classes((Source.DRAFTED,), ALL_ENDS), *counted])
+
+    def _along_drafted(self, ends: Sequence[tuple[End, ...]]) -> FloatArray:
+        """`late_s` along the first axis of `_joint_law`."""
+        return self.late_s.reshape(*self.late_s.shape, *(1,) * len(ends))
 
     def _drafted_law(self, table: FloatArray, ends: tuple[End, ...]) -> FloatArray:
         """P(n drafted rows, every active slot ends in one of `ends`), n along the columns of `table`."""
@@ -271,6 +308,24 @@ def _flat(table: FloatArray, shape: tuple[int, ...], inner: int) -> FloatArray:
 def _mean(law: FloatArray, values: FloatArray) -> FloatArray:
     mean: FloatArray = np.einsum("pn,pn->p", law, values)
     return mean
+
+
+def _total(law: FloatArray, values: FloatArray) -> FloatArray:
+    """Mean of `values` over a joint law, [points]."""
+    return np.asarray((law * values).sum(axis=tuple(range(1, law.ndim))))
+
+
+def _along(gap: Gap, ends: Sequence[tuple[End, ...]]) -> FloatArray:
+    """The gap's times along its own axis of a joint law over `ends`."""
+    axes = [1] * len(ends)
+    axes[ends.index(gap.ends)] = gap.time_s.shape[1]
+    return gap.time_s.reshape(len(gap.time_s), 1, *axes)
+
+
+def _in_blocks(rows: npt.NDArray[np.intp], slots: int, num_counts: int) -> Iterator[npt.NDArray[np.intp]]:
+    """`rows`, as many at a time as have their joint law of `num_counts` counts in `_BLOCK_BYTES`."""
+    size = max(1, _BLOCK_BYTES // (16 * (slots + 1) ** num_counts))
+    return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 def _is_constant(gap: Gap) -> BoolArray:

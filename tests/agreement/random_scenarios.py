@@ -25,7 +25,7 @@ def random_scenario(index: int) -> Scenario:
     load = _load(rng, fallback, batch_size)
     return scenario_from(
         {
-            "pair": _pair(rng, lookahead, spread=load["output_tokens"] is not None),
+            "pair": _pair(rng, lookahead, index, spread=load["output_tokens"] is not None),
             "drafting": _drafting(rng, lookahead, fallback),
             "placement": {"num_draft_devices": int(rng.integers(1, 4))},
             "workload": {"batch_size": batch_size, **load},
@@ -77,7 +77,7 @@ def _drafting(rng: np.random.Generator, lookahead: int, fallback: str) -> dict[s
     }
 
 
-def _pair(rng: np.random.Generator, lookahead: int, *, spread: bool) -> dict[str, Any]:
+def _pair(rng: np.random.Generator, lookahead: int, index: int, *, spread: bool) -> dict[str, Any]:
     acceptance = rng.uniform(0.4, 0.95, lookahead).round(3)
     power = {
         "kind": "power",
@@ -99,8 +99,15 @@ def _pair(rng: np.random.Generator, lookahead: int, *, spread: bool) -> dict[str
                 "hit_curves": {"after_draft": {"rejection": power}},
             }
         ],
-        "costs": _costs(rng),
+        "costs": _costs(rng) | _prefills(np.random.default_rng([20261201, index])),
     }
+
+
+def _prefills(rng: np.random.Generator) -> dict[str, Any]:
+    """Prompts that are read in no time, during the first drafting, or longer than anything else takes."""
+    longest = float(rng.choice([0.0, 0.3, 1.5]))
+    terms = {"prefill": rng.uniform(0, longest), "draft_prefill": rng.uniform(0, longest / 8)}
+    return {name: {"kind": "constant", "seconds": float(seconds)} for name, seconds in terms.items()}
 
 
 def _costs(rng: np.random.Generator) -> dict[str, Any]:

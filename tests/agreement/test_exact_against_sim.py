@@ -68,6 +68,9 @@ def test_the_scenarios_cover_what_a_round_can_do(scenarios: list[Scenario]) -> N
     assert any(load.output_tokens is None for load in loads)
     assert max(load.batch_size for load in loads) == 64
     assert any(s.pair.behaviours[0].acceptance.spread for s in scenarios)
+    finite = [s for s in scenarios if s.workload.output_tokens is not None]
+    assert {float(s.costs.prefill_s(1, 1)) > 0.3 for s in finite} == {True, False}
+    assert {float(s.costs.draft_prefill_s(1, 1)) > 0 for s in finite} == {True, False}
 
 
 def test_they_agree_over_40_scenarios(scenarios: list[Scenario], simulated: list[RateWithError]) -> None:

@@ -40,6 +40,7 @@ COSTS: dict[str, Any] = {
     "outcome": linear(5e-5),
     "host": linear(2e-4),
     "prefill": linear(1e-3, 5e-5),
+    "draft_prefill": linear(3e-4, 1e-5),
     "verify_contention": CONTENTION,
     "jitter": {"verify": NOISE, "draft": NOISE, "host": 0.1},
 }

@@ -67,14 +67,15 @@ def test_nothing_happens_before_its_cause(kind: str) -> None:
 
 
 def test_a_round_is_laid_out_as_it_ran() -> None:
-    """Round 0 of one sequence: prefill, look-up and five draft steps, then verification beside the build."""
+    """Round 0 of one sequence: look-up, five draft steps, the rest of the prefill; verification beside the build."""
     spans = list(spans_of(run(fallback__kind="jit"), count=1))
-    launch_s = 0.5 + 0.015625 + 5 * 0.0625
+    drafted_s = 0.015625 + 5 * 0.0625
+    launch_s = 0.5
     verified_s = launch_s + 0.0078125
     assert spans == [
-        Span(Lane.VERIFIER, Work.PREFILL, 0.0, 0.5, 0),
-        Span(Lane.SPECULATOR, Work.LOOKUP, 0.5, 0.015625, 0),
-        Span(Lane.FALLBACK, Work.FIRST, 0.515625, 0.3125, 0),
+        Span(Lane.VERIFIER, Work.PREFILL, drafted_s, launch_s - drafted_s, 0),
+        Span(Lane.SPECULATOR, Work.LOOKUP, 0.0, 0.015625, 0),
+        Span(Lane.FALLBACK, Work.FIRST, 0.015625, 0.3125, 0),
         Span(Lane.VERIFIER, Work.REPLY, launch_s, 0.0078125, 0),
         Span(Lane.VERIFIER, Work.VERIFY, verified_s, 1.0, 0),
         Span(Lane.VERIFIER, Work.ACCEPT, verified_s + 1.0, 0.03125, 0),
@@ -105,7 +106,7 @@ def test_a_trace_is_json_that_viewers_read(tmp_path: Path) -> None:
     complete = [event for event in events if event["ph"] == "X"]
     assert len(complete) == len(list(spans_of(records)))
     verify = next(event for event in complete if event["name"] == "verify")
-    assert (verify["ts"], verify["dur"]) == (835937.5, 1e6)
+    assert (verify["ts"], verify["dur"]) == (507812.5, 1e6)
     assert sum(event["ph"] == "C" for event in events) == len(records.rounds)
 
 

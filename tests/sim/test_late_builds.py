@@ -117,19 +117,63 @@ def test_without_lookahead_nothing_is_drafted_or_built() -> None:
     assert set(rounds["round_s"]) == {LOOKUP + WINDOW + HOST}
 
 
-def test_admitting_a_request_reads_its_prompt_first() -> None:
-    """256 tokens at 1/4096 each before everything else, in the first round and wherever a slot is refilled."""
-    costs = {**phases(), "prefill": {"kind": "linear", "per_query_token_s": 2**-12}}
-    load = {"workload__output_tokens": 10, "workload__num_requests": 8, "batch_size": 2}
-    plain, read = (simulate(run_of(c, fallback__kind="jit", **load)).records for c in (phases(), costs))
-    rounds = read.rounds.columns()
-    admitted = np.bincount(
-        read.outcomes.columns()["round"][read.outcomes.columns()["source"] == 1], minlength=len(read.rounds)
-    )
+REFILLED = {"workload__output_tokens": 10, "workload__num_requests": 8, "batch_size": 2, "fallback__kind": "jit"}
+
+
+def with_prefill(per_token_s: float, per_draft_token_s: float = 0.0, **fields: Any) -> tuple[Records, Records]:
+    """A run whose 256-token prompts take no time, and the same run whose prompts take their time."""
+    reading = {"prefill": per_token_s, "draft_prefill": per_draft_token_s}
+    terms = {name: {"kind": "linear", "per_query_token_s": seconds} for name, seconds in reading.items()}
+    scenarios = (run_of(costs, **REFILLED, **fields) for costs in (phases(), {**phases(), **terms}))
+    plain, read = (simulate(scenario).records for scenario in scenarios)
+    return plain, read
+
+
+def admissions_of(records: Records) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How many requests each round admits."""
+    outcomes = records.outcomes.columns()
+    _, first = np.unique(outcomes["request_id"], return_index=True)
+    return np.bincount(outcomes["round"][first], minlength=len(records.rounds))
+
+
+@pytest.mark.parametrize("mode", ["ar", "sd"])
+def test_one_process_reads_a_prompt_before_everything_else(mode: str) -> None:
+    """256 tokens at 1/4096 each on the target and, where there is a draft, 1/32768 each on it."""
+    plain, read = with_prefill(2**-12, 2**-15, mode=mode)
+    rounds, admitted = read.rounds.columns(), admissions_of(read)
+    draft_s = 2**-7 if mode == "sd" else 0.0
     assert rounds["prefill_s"].tolist() == (admitted / 16).tolist()
-    np.testing.assert_array_equal(rounds["round_s"] - rounds["prefill_s"], plain.rounds.columns()["round_s"])
-    ttft_s = read.requests.columns()["first_token_s"] - read.requests.columns()["admitted_s"]
-    assert ttft_s.min() == 1 / 16 + LOOKUP + 5 * JIT + WINDOW - 0.00390625
+    added_s = rounds["round_s"] - plain.rounds.columns()["round_s"]
+    np.testing.assert_allclose(added_s, admitted * (1 / 16 + draft_s), atol=1e-12)
+
+
+def test_two_processes_read_a_prompt_side_by_side() -> None:
+    """The target takes 1/16, or 1 with two requests at once; the speculator looks up (1/64), reads 1/128 and drafts
+    5/16 meanwhile, so that of the short prompts nothing is left, and of the long ones what outlives the drafting."""
+    plain, short = with_prefill(2**-12, 2**-15)
+    admitted = admissions_of(short)
+    assert short.rounds.columns()["prefill_s"].tolist() == [0.0] * len(short.rounds)
+    added_s = short.rounds.columns()["fallback_s"] - plain.rounds.columns()["fallback_s"]
+    np.testing.assert_allclose(added_s, admitted / 128, atol=1e-12)
+    _, long = with_prefill(2**-9, 2**-15)
+    rounds = long.rounds.columns()
+    meanwhile_s = rounds["lookup_s"] + rounds["fallback_s"]
+    expected_s = np.maximum(admitted / 2 - np.where(admitted, meanwhile_s, 0.0), 0.0)
+    assert expected_s.max() > 0.5
+    np.testing.assert_allclose(rounds["prefill_s"], expected_s, atol=1e-12)
+
+
+def test_a_late_build_hides_a_prefill() -> None:
+    """The prompt is read from the arrival of the outcomes on, the build outlives it by 2.15625 - 1.04296875 and more:
+    only where nothing was built, in the first round of all, a prompt of 1/2 is waited for."""
+    plain, read = (
+        simulate(run_of(phases(tree_step=2.0) | extra, **REFILLED)).records
+        for extra in ({}, {"prefill": {"kind": "linear", "per_query_token_s": 2**-9}})
+    )
+    unread_s = read.rounds.columns()["prefill_s"]
+    assert unread_s[0] > 0
+    assert unread_s[1:].tolist() == [0.0] * (len(unread_s) - 1)
+    assert read.rounds.columns()["round_s"][1:].tolist() == plain.rounds.columns()["round_s"][1:].tolist()
 
 
 def test_verification_beside_a_build_may_be_slower() -> None:

@@ -40,6 +40,7 @@ def known_profile() -> PairProfile:
                 "glue": linear(3e-4, 1e-5),
                 "host": linear(2e-4),
                 "prefill": linear(1e-3, 2e-5),
+                "draft_prefill": linear(2e-4, 5e-6),
                 "reply": linear(4e-5),
                 "outcome": linear(4e-5),
                 "jitter": {"verify": 0.04, "draft": 0.04, "host": 0.1},
