@@ -25,6 +25,8 @@ CATCH_UP = 2
 step."""
 PREFILL_TOKENS = 2048
 """Tokens that one forward prefills over all rows, padding included."""
+PADDING_TOKENS = 64
+"""Padding that a row may bring into a forward: more takes longer than a forward of its own."""
 
 
 class Proposal(NamedTuple):
@@ -126,12 +128,20 @@ def prefill_contexts(decoder: Decoder, contexts: Contexts, rows: Ints, tolerated
     rows, widths = rows[order], waiting[order] - 1
     first = int(np.searchsorted(widths, tolerated))
     while first < len(rows):
-        most = int((widths[first:] * np.arange(1, len(rows) - first + 1) <= PREFILL_TOKENS).sum())
-        group = slice(first, first + max(1, most))
-        chosen = np.sort(rows[group])
+        last = first + _num_together(widths[first:])
+        chosen = np.sort(rows[first:last])
         counts = contexts.num_tokens[chosen] - decoder.lengths[chosen] - 1
         decoder.feed(chosen, contexts.slices(chosen, decoder.lengths[chosen], counts), counts)
-        first = group.stop
+        first = last
+
+
+def _num_together(widths: Ints) -> int:
+    """How many of the rows of these ascending widths go into the next forward."""
+    before = np.arange(len(widths))
+    fits = widths * (before + 1) <= PREFILL_TOKENS
+    close = np.diff(widths, prepend=widths[0]) * before <= PADDING_TOKENS
+    together = fits & close
+    return max(1, len(together) if together.all() else int(together.argmin()))
 
 
 class NoProposal:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssdsim.calibration import phases
+from ssdsim.calibration.chains import fit_chains, joined_chains
 from ssdsim.calibration.runs import Run
 from ssdsim.calibration.terms import Observations, TermFit, fit_term, joined
 from ssdsim.scenario import Mode
@@ -72,6 +73,11 @@ def _fit(runs: Sequence[Run], verify: TermFit, contention: float, error: float, 
     for name, observe in phases.OBSERVED.items():
         if (found := _fit_phase(runs, observe)) is not None:
             terms[name] = found
+    # In one process with its drafter (SD), what is handed over counts with drafting where other modes tell it apart.
+    apart = [run for run in runs if run.mode is not Mode.SD]
+    if (host := _fit_phase(apart or runs, phases.host)) is not None:
+        terms["host"] = host
+    terms |= _fit_all_chains(runs, terms)
     terms |= _fit_prefills(runs, terms)
     return CostsFit(
         terms=terms,
@@ -143,6 +149,20 @@ def _error_of_ratio(ratios: FloatArray, together: NDArray[np.bool_]) -> float:
         return float("inf")
     variance = sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / freedom
     return float(np.sqrt(variance * sum(1 / len(group) for group in groups)))
+
+
+def _fit_all_chains(runs: Sequence[Run], terms: dict[str, TermFit]) -> dict[str, TermFit]:
+    found: dict[str, TermFit] = {}
+    for name, observe in phases.CHAINS.items():
+        parts = [part for run in runs if (part := observe(run, terms)) is not None and part.seen.size]
+        if not parts:
+            continue
+        seen = _by_run([part.seen for part in parts])
+        start, step = fit_chains(joined_chains([part._replace(seen=s) for part, s in zip(parts, seen, strict=True)]))
+        found[f"{name}_step"] = step
+        if start is not None:
+            found[f"{name}_start"] = start
+    return found
 
 
 def _fit_prefills(runs: Sequence[Run], terms: dict[str, TermFit]) -> dict[str, TermFit]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from ssdsim.calibration.chains import Chains
 from ssdsim.calibration.runs import Run
 from ssdsim.calibration.terms import Observations, TermFit, observations
 from ssdsim.records import Fallback
@@ -17,6 +18,8 @@ from ssdsim.scenario import Mode
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+Terms = Mapping[str, TermFit]
+"""Phases that have been fitted, by the name of their field."""
 
 _ROUNDS_PER_CLUSTER = 25
 """Rounds in a row that share what disturbs the machine."""
@@ -30,21 +33,21 @@ def verify(run: Run, *, padded: bool) -> Observations:
     return _seen(run, "verify_s", _all(run), query_tokens=query_tokens)
 
 
-def draft_step(run: Run) -> Observations | None:
-    """One step of SD's drafter."""
+def draft_chain(run: Run, terms: Terms) -> Chains | None:
+    """A chain of SD's drafter."""
     if run.mode is not Mode.SD or not run.lookahead:
         return None
     steps = run.lookahead + run.drafting.sd_extra_step
-    return _seen(run, "fallback_s", _without_admissions(run, _all(run)), divided_by=steps)
+    return _chains(_observed(run, sd_drafting_s(run, terms), _without_admissions(run, _all(run))), steps)
 
 
-def jit_step(run: Run) -> Observations | None:
-    """One step of a chain that is drafted just in time, by SSD's speculator."""
+def jit_chain(run: Run, terms: Terms) -> Chains | None:
+    """A chain that is drafted just in time, by SSD's speculator."""
     if run.mode is not Mode.SSD or not run.lookahead:
         return None
     # A first round is drafted as well, but behind the draft's own prefill.
     chosen = (run.rounds["fallback"] == Fallback.JIT) & (run.rounds["num_first"] == 0)
-    return _seen(run, "fallback_s", chosen, sequences=jit_rows(run), divided_by=run.lookahead)
+    return _chains(_seen(run, "fallback_s", chosen, sequences=jit_rows(run)), run.lookahead)
 
 
 def glue(run: Run) -> Observations | None:
@@ -54,12 +57,12 @@ def glue(run: Run) -> Observations | None:
     return _seen(run, "glue_s", _built(run), query_tokens=run.rounds["num_query_tokens"])
 
 
-def tree_step(run: Run) -> Observations | None:
-    """One step over all branches of one draft device; builds that may have been cut short say nothing."""
+def tree_chain(run: Run, terms: Terms) -> Chains | None:
+    """A tree over all branches of one draft device; builds that may have been cut short say nothing."""
     if run.mode is not Mode.SSD or not run.lookahead or run.drafting.on_late != "wait":
         return None
     branches = -(-run.rounds["num_branches"] // run.placement.num_draft_devices)
-    return _seen(run, "tree_s", _built(run), sequences=branches, divided_by=run.lookahead)
+    return _chains(_seen(run, "tree_s", _built(run), sequences=branches), run.lookahead)
 
 
 def store(run: Run) -> Observations | None:
@@ -112,10 +115,7 @@ def host(run: Run) -> Observations | None:
 
 
 OBSERVED: Mapping[str, Callable[[Run], Observations | None]] = {
-    "draft_step": draft_step,
-    "jit_step": jit_step,
     "glue": glue,
-    "tree_step": tree_step,
     "store": store,
     "lookup": lookup,
     "ngram": ngram,
@@ -123,9 +123,15 @@ OBSERVED: Mapping[str, Callable[[Run], Observations | None]] = {
     "sample": sample,
     "reply": reply,
     "outcome": outcome,
-    "host": host,
 }
-"""The phases by the name of their field in `ComponentCosts`; verification is treated on its own."""
+"""The phases by the name of their field in `ComponentCosts`; verification and host time are treated on their own."""
+
+CHAINS: Mapping[str, Callable[[Run, Terms], Chains | None]] = {
+    "draft": draft_chain,
+    "jit": jit_chain,
+    "tree": tree_chain,
+}
+"""Work of several steps: `NAME_start` and `NAME_step` in `ComponentCosts`."""
 
 
 def prefill(run: Run) -> Observations | None:
@@ -143,24 +149,42 @@ def outliving_prefill(run: Run) -> Observations | None:
     return _per_admission(run, read_s, (run.admitted > 0) & (rounds["prefill_s"] > 0))
 
 
-def draft_prefill(run: Run, terms: Mapping[str, TermFit]) -> Observations | None:
-    """Reading one request's prompt on the draft: what drafting takes beyond its steps where requests enter.
+def draft_prefill(run: Run, terms: Terms) -> Observations | None:
+    """Reading one request's prompt on the draft: what a chain takes beyond what is known of it where requests enter.
 
     The mean of the run, as one observation: drafting varies by more than a short prompt takes.
     """
-    name = "draft_step" if run.mode is Mode.SD else "jit_step"
-    drafted = run.admitted > 0
+    name, drafted = "draft" if run.mode is Mode.SD else "jit", run.admitted > 0
     if run.mode is Mode.SSD and run.drafting.first_round == "miss":
         drafted = drafted & (run.rounds["fallback"] == Fallback.JIT)
-    if run.mode is Mode.AR or not run.lookahead or name not in terms or not drafted.any():
+    if run.mode is Mode.AR or not run.lookahead or f"{name}_step" not in terms or not drafted.any():
         return None
-    rows, steps = run.rounds["batch_size"], run.lookahead + run.drafting.sd_extra_step
-    if run.mode is Mode.SSD:
-        rows, steps = jit_rows(run), run.lookahead
-    stepping_s = steps * terms[name].term(rows, rows, run.rounds["context_tokens"])
+    if run.mode is Mode.SD:
+        rows, steps = run.rounds["batch_size"], run.lookahead + run.drafting.sd_extra_step
+        drafting_s = sd_drafting_s(run, terms)
+    else:
+        rows, steps, drafting_s = jit_rows(run), run.lookahead, run.rounds["fallback_s"]
+    chain_s = steps * _time_of(terms, f"{name}_step", run, rows) + _time_of(terms, f"{name}_start", run, rows)
     admitted, prompt_tokens = run.admissions
-    seconds = float((run.rounds["fallback_s"] - stepping_s)[drafted].sum() / admitted[drafted].sum())
+    seconds = float((drafting_s - chain_s)[drafted].sum() / admitted[drafted].sum())
     return observations(1, float(np.average(prompt_tokens, weights=admitted)), 0, [seconds], 0)
+
+
+def sd_drafting_s(run: Run, terms: Terms) -> FloatArray:
+    """[rounds] SD's drafting as its verifier sees it: all that is neither verification nor host time.
+
+    What handing the tokens over takes is so charged to drafting, not to the host time of all modes.
+    """
+    host_s = _time_of(terms, "host", run, run.rounds["batch_size"])
+    drafting_s: FloatArray = run.rounds["fallback_s"] + beyond_phases(run) - host_s
+    return drafting_s
+
+
+def _time_of(terms: Terms, name: str, run: Run, rows: NDArray[np.integer]) -> FloatArray:
+    """[rounds] what is known of a phase over `rows`; nothing where it has not been fitted."""
+    if name not in terms:
+        return np.zeros(len(rows))
+    return np.asarray(terms[name].term(rows, rows, run.rounds["context_tokens"]))
 
 
 def window_s(run: Run) -> FloatArray:
@@ -239,10 +263,9 @@ def _seen(
     *,
     sequences: NDArray[np.integer] | None = None,
     query_tokens: NDArray[np.integer] | None = None,
-    divided_by: int = 1,
 ) -> Observations:
     """Column `column` at the chosen rounds, of the whole batch with one query token each unless told otherwise."""
-    seconds = np.asarray(run.rounds[column], dtype=np.float64) / divided_by
+    seconds = np.asarray(run.rounds[column], dtype=np.float64)
     return _observed(run, seconds, chosen, sequences, query_tokens)
 
 
@@ -258,3 +281,7 @@ def _observed(
     cluster = np.arange(len(seconds)) // _ROUNDS_PER_CLUSTER
     columns = (rows, width, run.rounds["context_tokens"], seconds, cluster)
     return observations(*(column[chosen] for column in columns))
+
+
+def _chains(seen: Observations, num_steps: int) -> Chains:
+    return Chains(seen, np.full(seen.size, num_steps))

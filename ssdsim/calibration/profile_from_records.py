@@ -23,8 +23,13 @@ from ssdsim.profile import PROFILE_SCHEMA, PairProfile
 from ssdsim.schema import validate
 
 DEFAULT_NAME = "calibrated"
-_STANDS_IN = {"draft_step": "tree_step", "tree_step": "draft_step"}
-"""Steps of the draft that take each other's place where one of them was not seen."""
+_STANDS_IN = {
+    "draft_step": "tree_step",
+    "tree_step": "draft_step",
+    "draft_start": "tree_start",
+    "tree_start": "draft_start",
+}
+"""Work of the draft that takes each other's place where one of them was not seen."""
 
 
 @dataclass(frozen=True, kw_only=True)

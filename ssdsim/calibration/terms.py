@@ -29,6 +29,8 @@ _MISFIT = 0.015
 _NEGLIGIBLE = 1e-6
 """Contributions and errors below this share of the time are rounding."""
 _LEAST_SHAPES = 3
+_BETTER = 0.75
+"""A table must leave less than this share of what a line leaves unexplained."""
 _MOST_KNOTS = 10
 
 
@@ -87,12 +89,12 @@ def fit_term(seen: Observations) -> TermFit:
     """The cost term that explains `seen` (at least one observation)."""
     total = float(seen.seconds.sum())
     if total <= 0:
-        return _fit_of(ConstantTerm(seconds=0.0), (), np.zeros((0, 0)), seen)
+        return fit_of(ConstantTerm(seconds=0.0), (), np.zeros((0, 0)), seen)
     linear = _fit_linear(seen)
     if linear.misfit <= _MISFIT or len(np.unique(seen.query_tokens)) < _LEAST_SHAPES:
         return linear
     table = _fit_table(seen)
-    return table if table.misfit < linear.misfit / 2 else linear
+    return table if table.misfit < _BETTER * linear.misfit else linear
 
 
 def _fit_linear(seen: Observations) -> TermFit:
@@ -102,12 +104,12 @@ def _fit_linear(seen: Observations) -> TermFit:
         "per_sequence_s": seen.sequences,
         "per_context_token_s": seen.sequences * seen.context_tokens,
     }
-    names = _independent(columns)
-    values, covariance = _regress(np.stack([columns[name] for name in names], axis=1), seen)
+    names = independent(columns)
+    values, covariance = regress(np.stack([columns[name] for name in names], axis=1), seen)
     if names == ["base_s"]:
-        return _fit_of(ConstantTerm(seconds=values[0]), ("seconds",), covariance, seen)
+        return fit_of(ConstantTerm(seconds=values[0]), ("seconds",), covariance, seen)
     term = LinearTerm.model_validate(dict(zip(names, values, strict=True)))
-    return _fit_of(term, tuple(names), covariance, seen)
+    return fit_of(term, tuple(names), covariance, seen)
 
 
 def _fit_table(seen: Observations) -> TermFit:
@@ -120,14 +122,14 @@ def _fit_table(seen: Observations) -> TermFit:
         "terms.1.per_sequence_s": seen.sequences,
         "terms.1.per_context_token_s": seen.sequences * seen.context_tokens,
     }
-    names = [*columns, *(name for name in _independent(columns | extra) if name in extra)]
-    values, covariance = _regress(np.stack([(columns | extra)[name] for name in names], axis=1), seen)
+    names = [*columns, *(name for name in independent(columns | extra) if name in extra)]
+    values, covariance = regress(np.stack([(columns | extra)[name] for name in names], axis=1), seen)
     summed = np.eye(len(names))
     summed[: len(knots), : len(knots)] = rises.T
     values, covariance = (summed @ values).tolist(), summed @ covariance @ summed.T
     table = TableTerm(axes=("query_tokens",), grid=(tuple(knots.tolist()),), seconds=tuple(values[: len(knots)]))
     beside = {name.rpartition(".")[2]: v for name, v in zip(names[len(knots) :], values[len(knots) :], strict=True)}
-    return _fit_of(SumTerm(terms=(table, LinearTerm.model_validate(beside))), tuple(names), covariance, seen)
+    return fit_of(SumTerm(terms=(table, LinearTerm.model_validate(beside))), tuple(names), covariance, seen)
 
 
 def _knots(query_tokens: FloatArray) -> FloatArray:
@@ -140,7 +142,7 @@ def _knots(query_tokens: FloatArray) -> FloatArray:
     return thinned
 
 
-def _independent(columns: dict[str, FloatArray]) -> list[str]:
+def independent(columns: dict[str, FloatArray]) -> list[str]:
     """Names of the columns that say something which those before them do not."""
     kept: list[str] = []
     basis = np.zeros((len(next(iter(columns.values()))), 0))
@@ -158,7 +160,7 @@ def _independent(columns: dict[str, FloatArray]) -> list[str]:
     return kept
 
 
-def _regress(design: FloatArray, seen: Observations) -> tuple[list[float], FloatArray]:
+def regress(design: FloatArray, seen: Observations) -> tuple[list[float], FloatArray]:
     """Coefficients (none negative) and their robust covariance; one on the boundary is taken as certain."""
     predicted = np.full(seen.size, max(float(np.median(seen.seconds)), float(seen.seconds.mean()) * 1e-3))
     bounded = np.ones(seen.size)
@@ -206,7 +208,8 @@ def _covariance(
     return result
 
 
-def _fit_of(term: CostTerm, paths: tuple[str, ...], covariance: FloatArray, seen: Observations) -> TermFit:
+def fit_of(term: CostTerm, paths: tuple[str, ...], covariance: FloatArray, seen: Observations) -> TermFit:
+    """The term with its scatter around `seen`; `covariance` [paths, paths]."""
     predicted = np.asarray(term(seen.sequences, seen.query_tokens, seen.context_tokens))
     observed = np.minimum(seen.seconds, _DISTURBANCE * predicted)
     ratio = np.divide(observed, predicted, out=np.ones(seen.size), where=predicted > 0)

@@ -83,11 +83,17 @@ class ComponentCosts(Document):
 
     kind: Literal["components"] = "components"
     verify: CostTerm
+    draft_start: CostTerm = _ZERO
+    """What a chain of SD's drafter takes beyond its steps: catching up, handing over."""
     draft_step: CostTerm
     """One step of SD's drafter over `sequences` rows, on SD's placement."""
+    jit_start: CostTerm = _ZERO
+    """What a chain that is drafted just in time takes beyond its steps."""
     jit_step: CostTerm | None = None
     """One step of a single chain per row on the speculator's device; the tree step at that width where absent."""
     glue: CostTerm = _ZERO
+    tree_start: CostTerm = _ZERO
+    """What a tree takes beyond its steps: choosing the branches, and what each of them may see."""
     tree_step: CostTerm
     """One step over `sequences` branches (one query token each)."""
     store: CostTerm = _ZERO
@@ -122,17 +128,17 @@ class ComponentCosts(Document):
         return np.asarray(requests) * self.draft_prefill(1, prompt_tokens, 0)
 
     def sd_draft_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
-        return np.asarray(num_steps) * self.draft_step(sequences, sequences, context_tokens)
+        return _in_steps(self.draft_start, self.draft_step, sequences, num_steps, context_tokens)
 
     def jit_s(self, sequences: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
         step = self.jit_step if self.jit_step is not None else self.tree_step
-        return np.asarray(num_steps) * step(sequences, sequences, context_tokens)
+        return _in_steps(self.jit_start, step, sequences, num_steps, context_tokens)
 
     def glue_s(self, sequences: ArrayLike, query_tokens: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
         return self.glue(sequences, query_tokens, context_tokens)
 
     def tree_s(self, branches: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike) -> FloatArray:
-        return np.asarray(num_steps) * self.tree_step(branches, branches, context_tokens)
+        return _in_steps(self.tree_start, self.tree_step, branches, num_steps, context_tokens)
 
     def store_s(self, branches: ArrayLike) -> FloatArray:
         return self.store(branches, branches, 0)
@@ -157,6 +163,14 @@ class ComponentCosts(Document):
 
     def host_s(self, sequences: ArrayLike) -> FloatArray:
         return self.host(sequences, sequences, 0)
+
+
+def _in_steps(
+    start: CostTerm, step: CostTerm, width: ArrayLike, num_steps: ArrayLike, context_tokens: ArrayLike
+) -> FloatArray:
+    """`num_steps` steps over `width` rows or branches one after the other, and what they begin with."""
+    steps = np.asarray(num_steps)
+    return np.where(steps > 0, start(width, width, context_tokens), 0.0) + steps * step(width, width, context_tokens)
 
 
 class RatioCosts(Document):

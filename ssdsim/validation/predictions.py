@@ -10,9 +10,10 @@ from statistics import fmean
 
 from ssdsim.calibration.behaviours import fit_behaviour
 from ssdsim.calibration.latency import fit_costs
+from ssdsim.calibration.phases import CHAINS
 from ssdsim.calibration.profile_from_records import costs_data
 from ssdsim.calibration.runs import Run
-from ssdsim.costs.models import ComponentCosts
+from ssdsim.costs.models import ComponentCosts, Costs
 from ssdsim.errors import DomainError
 from ssdsim.evaluate import Method, evaluate
 from ssdsim.metrics import summarise
@@ -106,8 +107,7 @@ def swapped_profiles(profile: PairProfile, records: Records) -> dict[str, PairPr
         accepted = _replaced(profile, run, own, acceptance=True, hits=False)
         hit = _replaced(profile, run, own, acceptance=False, hits=run.mode is Mode.SSD)
         behaviours = _replaced(profile, run, own, acceptance=True, hits=run.mode is Mode.SSD)
-    known = profile.costs_at(run.workload.temperature).model_dump(mode="json")
-    costs = validate(ComponentCosts, {**known, **costs_data(fit_costs([run]))})
+    costs = validate(ComponentCosts, _replaced_costs(profile.costs_at(run.workload.temperature), run))
     times = {"costs": costs, "costs_when_sampled": None}  # the run's own hold at its temperature
     return {
         "acceptance": profile.model_copy(update={"behaviours": accepted}),
@@ -116,6 +116,13 @@ def swapped_profiles(profile: PairProfile, records: Records) -> dict[str, PairPr
         "tokens": profile.model_copy(update={"behaviours": behaviours}),
         "all": profile.model_copy(update={"behaviours": behaviours, **times}),
     }
+
+
+def _replaced_costs(known: Costs, run: Run) -> dict[str, object]:
+    """The costs with the run's own where it shows them; steps of one lookahead hold their start as well."""
+    own = costs_data(fit_costs([run]))
+    starts = {f"{name}_start" for name in CHAINS if f"{name}_step" in own}
+    return {name: cost for name, cost in known.model_dump(mode="json").items() if name not in starts} | own
 
 
 def _replaced(
