@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -84,6 +84,8 @@ class KVCache:
         size = (num_rows, capacity, 2, shape.num_kv_heads, shape.head_dim)
         self._layers = [like.new_zeros(size) for _ in range(shape.num_layers)]
         self._flat = [layer.view(num_rows * capacity, -1) for layer in self._layers]
+        self.graphs: dict[Any, Any] = {}
+        """Steps that were captured over this cache (see `executor.graphs`); they end with it."""
 
     def cells(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Flat indices [n * w] of the cells (rows [n], columns [n, w])."""

@@ -123,17 +123,11 @@ def _common(plan: MeasurementPlan, pair: NamedPair, prompts: list[TokenPrompt]) 
         "ignore_eos": texts.ignore_eos,
         "seed": texts.seed,
         "num_threads": plan.num_threads,
-        "synthetic": _synthetic(plan, pair),
+        # Random weights without a law of their own: outcomes are drawn from the executor's typical one.
+        "synthetic": pair.is_dummy if plan.law is None else plan.law,
         "machine": describe_machine(),
         "versions": software_versions(),
     }
-
-
-def _synthetic(plan: MeasurementPlan, pair: NamedPair) -> bool | dict[str, Any]:
-    """False, or the law from which outcomes are drawn; True: the executor's typical one, where weights are random."""
-    if plan.synthetic is None:
-        return pair.is_dummy
-    return plan.synthetic.model_dump(mode="json", exclude_none=True)
 
 
 def _source_name(texts: Texts) -> str:

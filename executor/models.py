@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from executor.checkpoints import is_dummy, model_folder, read_config, read_tensors
+from executor.graphs import GraphedModel
 from executor.llama import Layer, LlamaModel, LlamaShape
 from executor.matrix import Matrix
 from ssdsim.errors import InputError
@@ -50,11 +51,15 @@ def load_model(
     embedding_source: str | None = None,
     seed: int = 0,
     share: Share | None = None,
+    cuda_graphs: bool = False,
 ) -> LoadedModel:
     """Load `source` (see the module). `seed` draws dummy weights; `share` keeps one rank's part of a model
-    that several hold together. Raises InputError naming the file and the remedy."""
+    that several hold together; `cuda_graphs` captures narrow steps. Raises InputError naming the file and the
+    remedy."""
     if dtype not in DTYPES:
         raise InputError(f"dtype: one of {', '.join(DTYPES)}; got {dtype!r}")
+    if cuda_graphs and not device.startswith("cuda"):
+        raise InputError(f"cuda_graphs: only on a CUDA device, and this model runs on {device!r}; leave them out")
     config, tensors = read_config(source), read_tensors(source, seed, DTYPES[dtype], device)
     if "embed_tokens.weight" not in tensors:
         tensors["embed_tokens.weight"] = _shared_embedding(source, embedding_source)
@@ -64,9 +69,10 @@ def load_model(
         config, tensors = share(config, tensors)
     weights = _Weights(source, {name: t.to(device, DTYPES[dtype]) for name, t in tensors.items()})
     head_size = config.vocab_size if head_token_ids is None else len(head_token_ids)
+    model = _assemble(config, weights, head_size)
     return LoadedModel(
         name=source,
-        model=_assemble(config, weights, head_size),
+        model=GraphedModel(model) if cuda_graphs else model,
         vocab_size=vocab_size,
         head_token_ids=None if head_token_ids is None else head_token_ids.to(device),
         eos_token_ids=eos_token_ids,

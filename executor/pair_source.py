@@ -41,6 +41,7 @@ class NamedPair(NamedTuple):
             "target": self.target_name,
             "draft": self.draft_name,
             "dtype": self.models.dtype,
+            **({"cuda_graphs": True} if self.models.cuda_graphs else {}),
             "target_sha256": weights_digest(self.models.target),
             "draft_sha256": None if self.models.draft is None else weights_digest(self.models.draft),
         }
@@ -66,6 +67,7 @@ def _model_pair(source: ModelSource, target: str, draft: str | None) -> ModelPai
         dtype=source.dtype,
         target_device=source.target_device,
         draft_device=source.draft_device,
+        cuda_graphs=source.cuda_graphs,
     )
     pair.check()
     return pair

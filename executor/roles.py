@@ -22,6 +22,8 @@ class ModelPair:
     draft_device: str = "cpu"
     seed: int = 0
     """Of dummy weights."""
+    cuda_graphs: bool = False
+    """Capture the narrow steps of both models (see `executor.graphs`)."""
 
     def check(self) -> None:
         """Refuse models whose tokens differ, before anything large is loaded."""
@@ -30,7 +32,14 @@ class ModelPair:
 
     def load_target(self, share: Share | None = None) -> LoadedModel:
         """The target; `share` keeps one rank's part of it."""
-        return load_model(self.target, dtype=self.dtype, device=self.target_device, seed=self.seed, share=share)
+        return load_model(
+            self.target,
+            dtype=self.dtype,
+            device=self.target_device,
+            seed=self.seed,
+            share=share,
+            cuda_graphs=self.cuda_graphs,
+        )
 
     def load_draft(self) -> LoadedModel:
         """The draft; what it shares with its target is read from the target's files."""
@@ -40,6 +49,7 @@ class ModelPair:
             device=self.draft_device,
             embedding_source=self.target,
             seed=self.seed,
+            cuda_graphs=self.cuda_graphs,
         )
 
     def speculator_task(self, config: EngineConfig) -> SpeculatorTask:
@@ -51,6 +61,7 @@ class ModelPair:
             device=self.draft_device,
             embedding_source=self.target,
             seed=self.seed,
+            cuda_graphs=self.cuda_graphs,
         )
 
     def _needed_draft(self) -> str:

@@ -45,6 +45,7 @@ class SpeculatorTask:
     embedding_source: str | None = None
     seed: int = 0
     """Of dummy weights."""
+    cuda_graphs: bool = False
 
 
 def prepare(task: SpeculatorTask) -> Callable[[Channel], None]:
@@ -56,6 +57,7 @@ def prepare(task: SpeculatorTask) -> Callable[[Channel], None]:
             device=task.device,
             embedding_source=task.embedding_source,
             seed=task.seed,
+            cuda_graphs=task.cuda_graphs,
         )
         return Speculator(task.config, draft).serve
 

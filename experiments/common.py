@@ -106,6 +106,7 @@ def study_parser(name: str, about: str, *, num_prompts: int = 12, max_tokens: in
     parser.add_argument("--draft", metavar="SOURCE", help="the draft that goes with --target")
     parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
     parser.add_argument("--device", default="cpu", help="of both roles: cpu or cuda:0")
+    parser.add_argument("--cuda-graphs", action="store_true", help="capture narrow steps (on a GPU only)")
     parser.add_argument("--simulate", metavar="NAME|FILE", help="no executor: simulate this profile")
     parser.add_argument("--num-prompts", type=int, default=num_prompts)
     parser.add_argument("--max-tokens", type=int, default=max_tokens)
@@ -125,6 +126,7 @@ def study_of(name: str, given: argparse.Namespace) -> Study:
             dtype=given.dtype,
             target_device=given.device,
             draft_device=given.device,
+            cuda_graphs=given.cuda_graphs,
         ),
         texts=Texts(num_prompts=given.num_prompts, max_tokens=given.max_tokens, ignore_eos=True, seed=given.seed),
         execute=_executor(given.simulate),

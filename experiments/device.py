@@ -4,7 +4,7 @@ Random weights in the shapes of Llama-3.1-8B and Llama-3.2-1B (or any --target d
 how long a forward of either takes over batch, width and context, its dense part and its attention apart; then AR, SD
 and SSD with outcomes drawn from a typical law, target and draft as two processes on one device.
 
-    python -m experiments.device --out DIR --device cuda:0 --dtype bfloat16
+    python -m experiments.device --out DIR --device cuda:0 --dtype bfloat16 --cuda-graphs
     python -m experiments.device --out DIR --widths 1,5 --contexts 64,256 --target dummy:A.json --draft dummy:B.json
 
 forwards.csv has every forward; `ssdsim calibrate DIR/runs/runs/*` makes a profile of the runs.
@@ -65,8 +65,11 @@ def time_forwards(
     from executor.decoder import Decoder
     from executor.models import load_model
 
-    device = study.models.target_device
-    loaded = load_model(source, dtype=study.models.dtype, device=device, seed=study.texts.seed)
+    models = study.models
+    device = models.target_device
+    loaded = load_model(
+        source, dtype=models.dtype, device=device, seed=study.texts.seed, cuda_graphs=models.cuda_graphs
+    )
     generator = np.random.default_rng(study.texts.seed)
     with torch.inference_mode():
         for batch in batches:
@@ -146,7 +149,8 @@ def main() -> None:
             f"{part.role:6} batch {part.batch:3} width {part.width:3}: dense {1e3 * part.dense_s:8.3f} ms, "
             f"attention {1e6 * part.attention_s_per_token:8.4f} us per cached token"
         )
-    study.save(generation_rows(study, given.batches), device=given.device, dtype=given.dtype)
+    rows = generation_rows(study, given.batches)
+    study.save(rows, device=given.device, dtype=given.dtype, cuda_graphs=given.cuda_graphs)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

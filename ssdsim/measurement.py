@@ -79,6 +79,8 @@ class ModelSource:
     dtype: str = "float32"
     target_device: str = "cpu"
     draft_device: str = "cpu"
+    cuda_graphs: bool = False
+    """Capture the narrow steps of both models into CUDA graphs."""
 
     def __post_init__(self) -> None:
         if (self.pair is None) == (self.target is None):
@@ -124,6 +126,11 @@ class MeasurementPlan:
     synthetic: Behaviour | None = None
     """Draw acceptance and hits from this law, whatever the models say: everything else is real. None: only with
     random weights, from a typical law."""
+
+    @property
+    def law(self) -> dict[str, Any] | None:
+        """`synthetic` in plain data, as the measurement's own file keeps it."""
+        return None if self.synthetic is None else self.synthetic.model_dump(mode="json", exclude_none=True)
 
     def folder(self, run: PlannedRun) -> Path:
         """Where the run's records go."""

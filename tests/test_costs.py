@@ -93,3 +93,20 @@ def test_components_multiply_steps_and_take_the_tree_step_where_no_chain_step_is
     own = costs.model_copy(update={"jit_step": ConstantTerm(seconds=0.003)})
     assert own.jit_s(4, 5, 0) == pytest.approx(5 * 0.003)
     assert costs.host_s(4) == costs.reply_s(4, 20) == costs.store_s(9) == 0.0
+
+
+def test_a_chain_takes_its_start_and_its_steps_and_none_nothing() -> None:
+    """Start .5 + .1 a row, steps of .2 + .01 a row, on each of the three ways to draft."""
+    start = {"kind": "linear", "base_s": 0.5, "per_sequence_s": 0.1}
+    step = {"kind": "linear", "base_s": 0.2, "per_sequence_s": 0.01}
+    terms = {
+        f"{name}_{part}": term
+        for name in ("draft", "jit", "tree")
+        for part, term in (("start", start), ("step", step))
+    }
+    costs = ComponentCosts.model_validate(
+        {"kind": "components", "verify": {"kind": "constant", "seconds": 1.0}, **terms}
+    )
+    for chain in (costs.sd_draft_s, costs.jit_s, costs.tree_s):
+        assert chain(np.array([0, 1, 4]), 5, 100).tolist() == pytest.approx([0.0, 0.6 + 5 * 0.21, 0.9 + 5 * 0.24])
+        assert chain(4, np.array([0, 1]), 100).tolist() == pytest.approx([0.0, 0.9 + 0.24])

@@ -44,6 +44,9 @@ def measure(
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     device: Annotated[str, typer.Option(help="Of the target: cpu or cuda:0.")] = "cpu",
     draft_device: Annotated[str | None, typer.Option(help="Of the draft (default: the target's).")] = None,
+    cuda_graphs: Annotated[
+        bool, typer.Option("--cuda-graphs", help="Capture narrow steps into CUDA graphs (both models on GPUs).")
+    ] = False,
     mode: Annotated[list[str] | None, typer.Option(metavar="ar,sd,ssd", help="Modes (default: all three).")] = None,
     lookahead: Annotated[
         list[str] | None, typer.Option("-K", "--num-speculative-tokens", metavar="N,..", help="Lookaheads.")
@@ -107,6 +110,7 @@ def measure(
         dtype=dtype,
         target_device=device,
         draft_device=draft_device or device,
+        cuda_graphs=cuda_graphs,
     )
     texts = Texts(
         prompts=prompts,

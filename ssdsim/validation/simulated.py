@@ -35,8 +35,7 @@ def simulated_measurement(truth: PairProfile, *, noise: float = 0.0, drift: floa
     """
 
     def execute(plan: MeasurementPlan, reporter: Reporter) -> None:
-        law = None if plan.synthetic is None else plan.synthetic.model_dump(mode="json", exclude_none=True)
-        common = {"truth": truth.name, "seed": plan.texts.seed, "synthetic": law}
+        common = {"truth": truth.name, "seed": plan.texts.seed, "synthetic": plan.law}
         check_same_measurement(plan.out, common, resume=plan.resume)
         unfinished = {run.name for run in plan.unfinished()}
         scales = np.random.default_rng(plan.texts.seed).standard_normal(len(plan.runs))

@@ -29,8 +29,11 @@ def linear(base_s: float, per_query_token_s: float = 0.0, per_context_token_s: f
 COSTS: dict[str, Any] = {
     "kind": "components",
     "verify": linear(5e-3, 1e-4, 1e-6),
+    "draft_start": linear(6e-4),
     "draft_step": linear(5e-4),
+    "jit_start": linear(4e-4),
     "jit_step": linear(5e-4, 2e-5),
+    "tree_start": linear(3e-4, 2e-6),
     "tree_step": linear(4e-4, 1e-5),
     "glue": linear(3e-4, 1e-5),
     "store": linear(1e-6, 1e-7),

@@ -11,6 +11,7 @@ from toy_scenarios import toy
 from ssdsim.calibration.profile_from_records import Calibration, calibrate, profile_text
 from ssdsim.calibration.runs import Run, read_runs
 from ssdsim.catalog import load_profile
+from ssdsim.costs.models import ComponentCosts
 from ssdsim.errors import InputError
 from ssdsim.evaluate import Method, evaluate
 from ssdsim.profile import PairProfile
@@ -41,7 +42,7 @@ def _held_out(pair: object, **overrides: object) -> Scenario:
 
 def test_times_come_back(found: Calibration) -> None:
     costs = found.profile.costs
-    for name in ("verify", "draft_step", "jit_step", "tree_step", "glue", "host"):
+    for name in ("verify", "glue", "host"):
         truth = COSTS[name]
         width = 5 if name in {"verify", "glue"} else 1
         for rows, query, context in ((1, width, 80.0), (4, 4 * width, 120.0)):
@@ -50,6 +51,12 @@ def test_times_come_back(found: Calibration) -> None:
             )
             # Noise of 5 % over a thousand rounds and more is 0.2 % of the mean; host time has 10 %.
             assert float(getattr(costs, name)(rows, query, context)) == pytest.approx(expected, rel=0.02), name
+    truth = ComponentCosts.model_validate(COSTS)
+    for chain in ("sd_draft_s", "jit_s", "tree_s"):
+        for rows, num_steps in ((1, 3), (4, 6)):
+            expected = float(getattr(truth, chain)(rows, num_steps, 100.0))
+            assert float(getattr(costs, chain)(rows, num_steps, 100.0)) == pytest.approx(expected, rel=0.03), chain
+    assert float(costs.draft_start(2, 2, 100.0)) == pytest.approx(6e-4, rel=0.15)
     assert costs.verify_contention == pytest.approx(CONTENTION, abs=0.01)
     # Prompts are read without jitter; the draft's share is told from chains that vary by 5 %.
     assert float(costs.prefill_s(1, 64)) == pytest.approx(1e-3 + 5e-5 * 64, rel=1e-6)
