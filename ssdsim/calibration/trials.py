@@ -3,6 +3,9 @@
 Acceptance of a position is conditional: the trial at position i takes place where everything before it was accepted.
 A request's last round is cut at its length, so only what it emitted counts: that way the count is right also for
 runs that replay traces, which end with their last token.
+
+Runs that serve the same requests tell the same story again (greedy decoding word for word), so their counts are
+averaged, not added: else what is one request's luck would pass for a difference between requests.
 """
 
 from __future__ import annotations
@@ -41,11 +44,13 @@ class Trials(NamedTuple):
         return sorted(set(self.lookahead.tolist()))
 
     def pooled(self) -> Trials:
-        """The same counts with one column per position, whatever the lookahead."""
+        """One column per position, whatever the lookahead: means over the lookaheads that served the request."""
         positions = np.unique(self.position)
         same = (self.position[:, None] == positions).astype(np.float64)
         longest = np.full(len(positions), self.lookahead.max())
-        return Trials(longest, positions, self.reached @ same, self.accepted @ same)
+        served = np.stack([self.reached[:, self.lookahead == k].any(axis=1) for k in self.lookaheads], axis=1)
+        share = 1.0 / np.maximum(served.sum(axis=1, keepdims=True), 1)
+        return Trials(longest, positions, share * (self.reached @ same), share * (self.accepted @ same))
 
 
 def count_trials(runs: Sequence[Run], sources: Collection[int], num_tokens: int | None = None) -> Trials:
@@ -58,11 +63,15 @@ def count_trials(runs: Sequence[Run], sources: Collection[int], num_tokens: int 
     columns = sorted({(run.lookahead, i) for run, part in zip(runs, parts, strict=True) for i in range(part.width)})
     keys = {key: row for row, key in enumerate(dict.fromkeys(key for part in parts for key in part.keys))}
     counts = np.zeros((2, len(keys), len(columns)))
+    served = np.zeros((len(keys), len(columns)))
     for run, part in zip(runs, parts, strict=True):
         rows = np.array([keys[key] for key in part.keys], np.int64)
         to = np.array([columns.index((run.lookahead, i)) for i in range(part.width)], np.int64)
         for total, here in zip(counts, (part.reached, part.accepted), strict=True):
             np.add.at(total, np.ix_(rows, to), here)
+        alike = [column for column, (lookahead, _) in enumerate(columns) if lookahead == run.lookahead]
+        served[np.ix_(rows, np.array(alike, np.int64))] += 1
+    counts /= np.maximum(served, 1)
     seen = counts[0].sum(axis=1) > 0
     lookahead, position = np.array(columns, np.int64).reshape(-1, 2).T
     return Trials(lookahead, position, counts[0][seen], counts[1][seen])

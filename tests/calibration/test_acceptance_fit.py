@@ -11,6 +11,7 @@ from ssdsim.calibration.behaviours import chance_of_difference
 from ssdsim.calibration.runs import DRAFTED
 from ssdsim.calibration.trials import Trials, count_trials
 from ssdsim.errors import InputError
+from ssdsim.theory.acceptance import acceptance_at_quantiles
 
 _SEEDS = range(24)
 _Z = 1.96
@@ -60,8 +61,25 @@ def test_the_same_requests_served_twice_are_no_new_evidence() -> None:
     run = simulated_run(3, mode="sd", num_speculative_tokens=4)
     once, twice = (fit_acceptance(count_trials(runs, DRAFTED)) for runs in ([run], [run, run]))
     assert once.num_requests == twice.num_requests
-    # The robust error of the repeated counts is that of the single ones up to how the two curvatures differ.
-    assert twice.standard_errors[:4] == pytest.approx(once.standard_errors[:4], rel=0.25)
+    assert twice.spread == once.spread
+    assert twice.standard_errors.tolist() == pytest.approx(once.standard_errors.tolist(), rel=1e-9)
+
+
+def test_the_acceptance_length_is_right_where_the_spread_is_no_beta_law() -> None:
+    """One request of sixteen accepts .1, the others .8 with K = 4: the profile must give the tokens per round seen.
+
+    The rounds of a request of 100 tokens are 100 / E(a), so the pooled length is 100 x 16 over all rounds: by hand.
+    """
+    acceptance = np.array([0.1] + [0.8] * 15)[:, None]
+    reaching = acceptance ** np.arange(4)
+    rounds = 100 / (acceptance ** np.arange(5)).sum(axis=1, keepdims=True)
+    lookahead, position = np.full(4, 4), np.arange(4)
+    fit = fit_acceptance(Trials(lookahead, position, rounds * reaching, rounds * reaching * acceptance))
+    assert fit.spread > 0.1
+    quantiles = (np.arange(2000) + 0.5) / 2000
+    kinds = acceptance_at_quantiles(fit.mean, fit.spread, quantiles)  # [2000, 4]
+    lengths = 1 + np.cumprod(kinds, axis=1).sum(axis=1)
+    assert 1 / (1 / lengths).mean() == pytest.approx(1600 / rounds.sum(), rel=0.01)
 
 
 def test_trials_stop_at_the_last_token_of_a_request() -> None:
