@@ -91,7 +91,7 @@ def on_cuda(device: torch.device) -> Capture:
 
     def capture(work: Work) -> Work:
         with torch.cuda.device(device):
-            aside = torch.cuda.Stream()
+            aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):
                 for _ in range(_WARM_UPS):

@@ -113,7 +113,7 @@ class _Spread:
 
     def means(self, spread: float) -> FloatArray:
         """[columns]: the means that bring about the observed shares."""
-        means = self._shares.copy()
+        means: FloatArray = self._shares.copy()
         if spread == 0:
             return means
         for _ in range(_MOST_MATCHES):

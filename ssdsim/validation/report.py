@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -138,12 +139,16 @@ def points_table(points: Sequence[Point]) -> Table:
 
 
 def choices_table(study: Study) -> Table:
-    """Whether `sweep` would have picked the right point."""
-    lines = [
-        [str(c.batch_size), f"{c.temperature:g}", str(c.num_points), c.chosen, c.best, f"{100 * c.regret:.1f} %"]
-        for c in study.choices
-    ]
-    return ["batch", "temperature", "points", "predicted best", "measured best", "lost by following it"], lines
+    """Whether `sweep` would have picked the right point, and how far two measured points are apart by chance."""
+    chance = "-"
+    if study.drift is not None:
+        chance = f"{100 * study.drift.noise['tokens_per_s'] * math.sqrt(2 / study.repeats):.1f} %"
+    lines = []
+    for c in study.choices:
+        lost = f"{100 * c.regret:.1f} %"
+        lines.append([str(c.batch_size), f"{c.temperature:g}", str(c.num_points), c.chosen, c.best, lost, chance])
+    heads = ["batch", "temperature", "points", "predicted best", "measured best", "lost by following it"]
+    return [*heads, "by chance (1 sd)"], lines
 
 
 def transfer_table(study: Study) -> Table:
