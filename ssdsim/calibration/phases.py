@@ -141,7 +141,7 @@ def prefill(run: Run) -> Observations | None:
 
 def outliving_prefill(run: Run) -> Observations | None:
     """The same beside SSD's speculator, in the rounds that had to wait for it: what stands in without AR and SD."""
-    if run.mode is not Mode.SSD:
+    if run.mode is not Mode.SSD or run.drafting.on_late != "wait":
         return None
     rounds = run.rounds
     late = np.append(0.0, np.maximum(build_s(run) - window_s(run), 0.0)[:-1])

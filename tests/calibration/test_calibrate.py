@@ -159,3 +159,13 @@ def test_folders_are_read_with_their_runs(runs: list[Run], tmp_path) -> None:
 def test_a_run_without_its_scenario_is_refused() -> None:
     with pytest.raises(InputError, match="tells no scenario"):
         Run.of(Records({"mode": "sd"}), "mine")
+
+
+def test_without_ar_and_sd_a_prefill_is_seen_where_it_outlives_the_first_drafting() -> None:
+    """40 ms beside a first drafting of some 3 ms: every admission waits, and what is hidden is added again."""
+    pair = known_pair({**COSTS, "prefill": {"kind": "constant", "seconds": 0.04}})
+    lookaheads = (2, 4)
+    runs = [simulated_run(3, pair=pair, num_speculative_tokens=k, fallback__kind="jit") for k in lookaheads]
+    found = calibrate(runs)
+    assert float(found.profile.costs.prefill_s(1, 64)) == pytest.approx(0.04, rel=0.03)
+    assert any("costs.prefill: no AR or SD run" in warning for warning in found.warnings)
