@@ -24,13 +24,13 @@ _DISTURBANCE = 10.0
 """What lasts longer than this many times its prediction is a disturbance of the machine, cut to that."""
 _COLLINEAR = 1e-3
 """A column of which less than this share is not a combination of the others cannot be told from them."""
-_MISFIT = 0.015
-"""Relative misfit of cell means from which a line is not good enough."""
+_DEVIATION = 0.015
+"""Relative deviation of the means of shapes from a line, noise included, up to which it is good enough."""
 _NEGLIGIBLE = 1e-6
 """Contributions and errors below this share of the time are rounding."""
 _LEAST_SHAPES = 3
 _BETTER = 0.75
-"""A table must leave less than this share of what a line leaves unexplained."""
+"""A table must leave less than this share of a line's deviation: by its numbers alone it leaves about nine tenths."""
 _MOST_KNOTS = 10
 
 
@@ -91,10 +91,11 @@ def fit_term(seen: Observations) -> TermFit:
     if total <= 0:
         return fit_of(ConstantTerm(seconds=0.0), (), np.zeros((0, 0)), seen)
     linear = _fit_linear(seen)
-    if linear.misfit <= _MISFIT or len(np.unique(seen.query_tokens)) < _LEAST_SHAPES:
+    off = _deviation(linear.term, seen)
+    if off <= _DEVIATION or len(np.unique(seen.query_tokens)) < _LEAST_SHAPES:
         return linear
     table = _fit_table(seen)
-    return table if table.misfit < _BETTER * linear.misfit else linear
+    return table if _deviation(table.term, seen) < _BETTER * off else linear
 
 
 def _fit_linear(seen: Observations) -> TermFit:
@@ -221,6 +222,17 @@ def fit_of(term: CostTerm, paths: tuple[str, ...], covariance: FloatArray, seen:
         misfit=_misfit(ratio, seen),
         num_observations=seen.size,
     )
+
+
+def _deviation(term: CostTerm, seen: Observations) -> float:
+    """Root mean square of the relative deviation of the means of shapes (rows, query tokens), by observations."""
+    predicted = np.asarray(term(seen.sequences, seen.query_tokens, seen.context_tokens))
+    observed = np.minimum(seen.seconds, _DISTURBANCE * predicted)
+    ratio = np.divide(observed, predicted, out=np.ones(seen.size), where=predicted > 0)
+    _, cell = np.unique(np.stack([seen.sequences, seen.query_tokens], axis=1), axis=0, return_inverse=True)
+    size = np.bincount(cell.ravel())
+    off = np.bincount(cell.ravel(), ratio) / size - 1
+    return float(np.sqrt((off**2 * size).sum() / size.sum()))
 
 
 def _noise(ratio: FloatArray, cluster: NDArray[np.int64]) -> float:
