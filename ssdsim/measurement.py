@@ -87,6 +87,12 @@ class ModelSource:
             raise InputError("pair: give either --pair NAME or --target SOURCE with --draft SOURCE")
         if self.pair is not None and self.draft is not None:
             raise InputError("draft: --draft goes with --target; a built-in pair brings its own")
+        devices = (self.target_device, self.draft_device)
+        if self.cuda_graphs and not all(device.startswith("cuda") for device in devices):
+            raise InputError(
+                f"cuda_graphs: both models must be on CUDA devices, and these are on {' and '.join(devices)}; "
+                "give --device cuda:0, or leave --cuda-graphs out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

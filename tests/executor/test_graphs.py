@@ -14,6 +14,7 @@ from executor.decoder import Decoder
 from executor.graphs import EXTENT_STEP, GraphedModel, Work
 from executor.models import LoadedModel, load_model
 from ssdsim.errors import InputError
+from ssdsim.measurement import ModelSource
 from ssdsim.scenario import Mode
 
 PAIR = small_pair()
@@ -82,3 +83,5 @@ def test_every_mode_generates_the_same_tokens(mode: Mode) -> None:
 def test_they_are_refused_where_there_is_no_gpu() -> None:
     with pytest.raises(InputError, match="cuda_graphs: only on a CUDA device"):
         load_model(PAIR.target_dir, cuda_graphs=True)
+    with pytest.raises(InputError, match="cuda_graphs: both models must be on CUDA devices"):
+        ModelSource(pair="tiny", target_device="cuda:0", cuda_graphs=True)
