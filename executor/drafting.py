@@ -26,7 +26,7 @@ step."""
 PREFILL_TOKENS = 2048
 """Tokens that one forward prefills over all rows, padding included."""
 PADDING_TOKENS = 64
-"""Padding that a row may bring into a forward: more takes longer than a forward of its own."""
+"""Padding that a row may bring into a forward before it gets one of its own."""
 
 
 class Proposal(NamedTuple):
