@@ -30,7 +30,7 @@ _NEGLIGIBLE = 1e-6
 """Contributions and errors below this share of the time are rounding."""
 _LEAST_SHAPES = 3
 _BETTER = 0.75
-"""A table must leave less than this share of a line's deviation: it has more numbers, and leaves less by them alone."""
+"""A table must leave less than this share of a line's deviation: by its many numbers alone it leaves less."""
 _MOST_KNOTS = 10
 
 
