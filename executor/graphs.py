@@ -1,10 +1,9 @@
 """CUDA graphs: a step of a shape that was seen before is launched as one.
 
-A step of a small model is some hundred kernels of a few microseconds each, and a GPU waits longer for them to be
-launched than they run. A graph is captured once per shape over buffers of its own and replayed ever after: the
-step's inputs are copied into the buffers, the logits out. Shapes are few, because the context is rounded up to a
-multiple of `EXTENT_STEP` columns, those beyond the true one masked out. Prompts, which are wide and seen once, run as
-they are.
+A step of a small model is many short kernels, each of which has to be launched. A graph is captured once per shape
+over buffers of its own and replayed ever after: the step's inputs are copied into the buffers, the logits out.
+Shapes are few, because the context is rounded up to a multiple of `EXTENT_STEP` columns, those beyond the true one
+masked out. Prompts, which are wide and seen once, run as they are.
 
 Used by `executor.models` for a model on a CUDA device whose user asked for it. Not run on a GPU yet: the tests put
 "run it again" in the place of the capture, on a CPU.

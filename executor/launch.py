@@ -40,8 +40,8 @@ from executor.transport import FarEnd, Transport, best_transport, link
 from ssdsim.errors import InputError, RunError
 
 SPIN_S = 1.5e-3
-"""How long a waiting side with a core of its own looks at the shared memory before it sleeps: longer than a finished
-build commonly waits for its outcomes, because being woken takes some 50 us of the round."""
+"""How long a waiting side with a core of its own looks at the shared memory before it sleeps: being woken
+takes some 50 us longer (`benchmarks/transport.py`)."""
 PATIENCE_S = 60.0
 """How long the verifier waits for an answer before it gives the speculator up: many times what the slowest draft
 takes for a long prompt."""

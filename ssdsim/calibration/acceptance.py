@@ -1,11 +1,11 @@
 """Acceptance per position and its spread between requests.
 
 The model is the simulator's and the exact model's: a request sits at a quantile u of the spread, and accepts every
-position with the u-quantile of a Beta law around that position's mean. Pooled shares would not estimate those means:
-slow requests fill more rounds, and late positions are reached by fast ones. So the means are those at which the model
-brings about the shares that were seen, which keeps the mean acceptance length right even where the Beta law is not (a
-few prompts that the draft knows nothing of are enough: with the likelihood's own means it came out 6 % short). The
-spread is that of the greatest likelihood of the counts, integrated over u, the means following it.
+position with the u-quantile of a Beta law around that position's mean. Pooled shares would not estimate those
+means: slow requests fill more rounds, and late positions are reached by fast ones. So the means are those at which
+the model brings about the shares that were seen, which keeps the mean acceptance length right even where the Beta
+law is not (a few prompts that the draft knows nothing of are enough to bend the likelihood's own means). The spread
+is that of the greatest likelihood of the counts, integrated over u, the means following it.
 
 Errors are robust ("sandwich" around these estimating equations, a request being the unit), so that what the model
 leaves out widens them instead of going unnoticed.

@@ -136,7 +136,7 @@ CHAINS: Mapping[str, Callable[[Run, Terms], Chains | None]] = {
 
 def prefill(run: Run) -> Observations | None:
     """Reading one request's prompt on the target, where nothing else goes on (AR, SD)."""
-    return None if run.mode is Mode.SSD else _per_admission(run, run.rounds["prefill_s"], run.admitted > 0)
+    return None if run.mode is Mode.SSD else _per_admission(run, run.rounds["prefill_s"], _all(run))
 
 
 def outliving_prefill(run: Run) -> Observations | None:
@@ -146,7 +146,7 @@ def outliving_prefill(run: Run) -> Observations | None:
     rounds = run.rounds
     late = np.append(0.0, np.maximum(build_s(run) - window_s(run), 0.0)[:-1])
     read_s = rounds["prefill_s"] + rounds["lookup_s"] + rounds["fallback_s"] + late
-    return _per_admission(run, read_s, (run.admitted > 0) & (rounds["prefill_s"] > 0))
+    return _per_admission(run, read_s, rounds["prefill_s"] > 0)
 
 
 def draft_prefill(run: Run, terms: Terms) -> Observations | None:
@@ -230,7 +230,7 @@ def jit_rows(run: Run) -> NDArray[np.int64]:
 
 
 def _per_admission(run: Run, seconds: FloatArray, chosen: BoolArray) -> Observations | None:
-    """`seconds` [rounds] of the chosen rounds per request that enters, by the length of their prompts."""
+    """`seconds` [rounds] per request that enters, by the length of their prompts, at the chosen rounds."""
     admitted, prompt_tokens = run.admissions
     chosen = chosen & (admitted > 0)
     if not chosen.any():
