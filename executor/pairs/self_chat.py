@@ -2,8 +2,8 @@
 
 Who uses it: `train_smollm2`. A distillation needs much and varied text by the target; the target writes the
 questions too, so none is taken from a data set. A question starts with one of a few dozen openers, goes on at
-temperature 1, and is answered greedily or at temperature 1. A quarter of the rows are plain text without chat
-marks, as a prompt that is merely continued would be.
+temperature 1, and is answered greedily or at temperature 1. A share of the rows is plain text without chat marks, as
+a prompt that is merely continued would be.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ OPENERS = (
     *("def ", "class ", "import ", "# ", "for i in", "SELECT", "Fix this", "Sort", "Given a", "Implement"),
 )
 _LONGEST_QUESTION = 48
-_PLAIN_SHARE = 0.25
 _SYSTEM_SHARE = 0.6  # of the chats: the rest leave the default system message out
 _GREEDY_SHARE = 0.65
 
@@ -33,8 +32,9 @@ _GREEDY_SHARE = 0.65
 class SelfChat:
     """Makes scripts for one tokenizer; each script stays at its style and carries on, question after question."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, plain_share: float) -> None:
         self._tokenizer = tokenizer
+        self._plain_share = plain_share
         self._end: int = tokenizer.eos_token_id
         chat = tokenizer.apply_chat_template([{"role": "user", "content": "\0"}], tokenize=False)
         self._system = self._ids(chat[: chat.index("<|im_start|>user")])
@@ -46,7 +46,7 @@ class SelfChat:
     def script(self, rng: random.Random) -> Script:
         """One row in a style drawn from `rng`."""
         choice = GREEDY if rng.random() < _GREEDY_SHARE else SAMPLED
-        if rng.random() < _PLAIN_SHARE:
+        if rng.random() < self._plain_share:
             return self._plain(rng, choice)
         return self._chat(rng, choice, with_system=rng.random() < _SYSTEM_SHARE)
 

@@ -81,24 +81,25 @@ def write_text(
 ) -> TeacherLog:
     """Let `model` write one row of `num_tokens` per script, in one batch, logging its top k at every position."""
     before = model.config._attn_implementation
-    model.set_attn_implementation(_one_token_attention())
+    cache = _block_cache(model.config.num_hidden_layers)
+    model.set_attn_implementation(_one_token_attention(cache))
     try:
-        return _write_text(model, scripts, num_tokens, generator, k)
+        return _write_text(model, cache, scripts, num_tokens, generator, k)
     finally:
         model.set_attn_implementation(before)
 
 
 def _write_text(
-    model: Model, scripts: Sequence[Script], num_tokens: int, generator: torch.Generator, k: int
+    model: Model, cache: Any, scripts: Sequence[Script], num_tokens: int, generator: torch.Generator, k: int
 ) -> TeacherLog:
-    cache = _reserved_cache(model.config.num_hidden_layers, num_tokens)
     wanted = [next(script) for script in scripts]
     rows, ids, probs = [], [], []
     dist: Tensor | None = None
     for _ in range(num_tokens):
         tokens = _choose(wanted, dist, generator)
         wanted = [script.send(token) for script, token in zip(scripts, tokens.tolist(), strict=True)]
-        dist = torch.softmax(model(tokens[:, None], cache=cache, use_cache=True).logits[:, -1].float(), -1)
+        logits = model(tokens[:, None], cache=cache, use_cache=True).logits[:, -1]
+        dist = torch.softmax(logits, -1, dtype=torch.float32)
         top = dist.topk(k, dim=-1)
         rows.append(tokens.int())
         ids.append(top.indices.int())
@@ -131,21 +132,23 @@ def _choose(wanted: Sequence[int], dist: Tensor | None, generator: torch.Generat
     return tokens
 
 
-def _one_token_attention() -> str:
-    """An attention for steps of one token, under the name returned: its query heads share their group's keys.
+def _one_token_attention(cache: Any) -> str:
+    """An attention for steps of one token over a `_block_cache`, under the name returned.
 
-    transformers repeats the keys and values for every query head first, which in large batches takes longer than the
-    rest of the step. One token sees all that the cache holds, so there is no mask.
+    transformers repeats the keys and values for every query head first, and torch's fused kernel is made for many
+    queries. In large batches either takes as long as the rest of the step; two products over whole blocks do not.
     """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
     def attend(
-        _module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: Any, scaling: float, **_: Any
+        module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: Any, scaling: float, **_: Any
     ) -> tuple[Tensor, None]:
         rows, heads, _width, head_dim = query.shape
         grouped = query.reshape(rows, key.shape[1], -1, head_dim)
-        mixed = torch.nn.functional.scaled_dot_product_attention(grouped, key, value, scale=scaling)
+        scores = torch.matmul(grouped, key.transpose(-1, -2)) * scaling
+        scores[..., cache.get_seq_length(module.layer_idx) :] = -torch.inf
+        mixed = torch.matmul(torch.softmax(scores, -1, dtype=torch.float32).to(value.dtype), value)
         return mixed.view(rows, 1, heads, head_dim), None
 
     name = "one_token"
@@ -154,22 +157,40 @@ def _one_token_attention() -> str:
     return name
 
 
-def _reserved_cache(num_layers: int, capacity: int) -> Any:
-    """A KV cache that writes into reserved memory: DynamicCache copies everything it holds at every token."""
+_BLOCK = 32
+"""Positions by which a `_block_cache` grows."""
+
+
+def _block_cache(num_layers: int) -> Any:
+    """A KV cache that grows by blocks and hands out whole ones: what it holds, then zeros up to the block's end.
+
+    DynamicCache copies everything it holds at every token, and a product of a part of a tensor copies that part.
+    """
     from transformers import Cache
     from transformers.cache_utils import DynamicLayer
 
-    class ReservedLayer(DynamicLayer):  # type: ignore[misc]
+    class BlockLayer(DynamicLayer):  # type: ignore[misc]
+        length = 0
+
         def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
             if not self.is_initialized:
                 self.lazy_initialization(keys, values)
-                batch, heads, _new, width = keys.shape
-                self.reserved = keys.new_empty(2, batch, heads, capacity, width)
-            start = self.get_seq_length()
-            end = start + keys.shape[-2]
-            self.reserved[0, :, :, start:end] = keys
-            self.reserved[1, :, :, start:end] = values
-            self.keys, self.values = self.reserved[0, :, :, :end], self.reserved[1, :, :, :end]
+                self.keys = self.values = keys[:, :, :0]
+            if self.length == self.keys.shape[-2]:
+                self.keys, self.values = (_one_block_longer(held) for held in (self.keys, self.values))
+            self.keys[:, :, self.length : self.length + 1] = keys
+            self.values[:, :, self.length : self.length + 1] = values
+            self.length += 1
             return self.keys, self.values
 
-    return Cache(layers=[ReservedLayer() for _ in range(num_layers)])
+        def get_seq_length(self) -> int:
+            return self.length
+
+    return Cache(layers=[BlockLayer() for _ in range(num_layers)])
+
+
+def _one_block_longer(held: Tensor) -> Tensor:
+    batch, heads, length, head_dim = held.shape
+    longer = held.new_zeros(batch, heads, length + _BLOCK, head_dim)
+    longer[:, :, :length] = held
+    return longer

@@ -45,11 +45,14 @@ class Recipe:
     """
 
     stage: str = "all"
+    threads: int = 1
     start: str = ""
     seed: int = 0
+    first_batch: int = 0
     batches: int = 8
     rows_per_batch: int = 192
     row_tokens: int = 256
+    plain_share: float = 0.25
     top_k: int = 32
     dtype: str = "bfloat16"
     layers: int = 2
@@ -78,9 +81,9 @@ def log_files(work: Path) -> list[Path]:
 
 def log_target(recipe: Recipe, target: Model, tokenizer: Any, work: Path) -> None:
     """Let the target write the batches that `work` lacks, one file each."""
-    chat = SelfChat(tokenizer)
+    chat = SelfChat(tokenizer, recipe.plain_share)
     target.to(getattr(torch, recipe.dtype))
-    for number in range(recipe.batches):
+    for number in range(recipe.first_batch, recipe.first_batch + recipe.batches):
         file = work / f"chat-{number:03d}.safetensors"
         if file.is_file():
             continue
@@ -212,9 +215,10 @@ def train_draft(recipe: Recipe, work: Path, out: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Parse the recipe from the command line and train on one thread."""
-    torch.set_num_threads(1)
-    train_draft(*parse_recipe(Recipe, "Distil the draft of the pair `smollm2`; a second run resumes.", argv))
+    """Parse the recipe from the command line and train."""
+    recipe, work, out = parse_recipe(Recipe, "Distil the draft of the pair `smollm2`; a second run resumes.", argv)
+    torch.set_num_threads(recipe.threads)
+    train_draft(recipe, work, out)
 
 
 if __name__ == "__main__":

@@ -190,8 +190,8 @@ class TestTraining:
 class TestTeacher:
     def test_written_text_is_logged_as_if_it_had_been_read(self) -> None:
         model = build_model(SMALL, "target").eval()
-        scripts = [continuation([5, 6, 7], choice) for choice in (GREEDY, SAMPLED)]
-        written = write_text(model, scripts, 20, torch.Generator().manual_seed(0), k=4)
+        scripts = [continuation([5, 6, 7], choice) for choice in (GREEDY, SAMPLED)]  # 70: several blocks of the cache
+        written = write_text(model, scripts, 70, torch.Generator().manual_seed(0), k=4)
         read = read_text(model, written.tokens, k=4)
         assert torch.equal(written.top_ids, read.top_ids)
         assert torch.allclose(written.top_probs.float(), read.top_probs.float(), atol=1e-3)
@@ -293,7 +293,7 @@ class FakeTokenizer:
 def test_a_self_chat_ends_every_question_and_opens_the_next_after_every_answer() -> None:
     rng, writer = random.Random(0), random.Random(1)
     for _ in range(20):
-        script = SelfChat(FakeTokenizer()).script(rng)
+        script = SelfChat(FakeTokenizer(), plain_share=0.25).script(rng)
         wanted, text = next(script), ""
         for _ in range(600):
             token = wanted if wanted >= 0 else writer.choice([0, *map(ord, "abcdefghij")])
