@@ -1,11 +1,12 @@
 """Distil a draft for SmolLM2-135M-Instruct: `python -m executor.pairs.train_smollm2 --work DIR --out DIR`.
 
 Who uses it: whoever wants to reproduce the draft of the pair `smollm2` or carry it further. Three stages: the
-target talks to itself in large batches while its top 32 are logged, one file per batch, until `--batches` files
-exist; the draft (2 layers, the target's embedding, a head over its most frequent tokens) learns from the log,
+target talks to itself in large batches while its top 32 are logged, one file per batch, `--batches` of them from
+number `--first-batch` on; the draft (2 layers, the target's embedding, a head over its most frequent tokens) learns from the log,
 from its checkpoint on; then it is stored and measured on the target's answers to the project's own prompts, which
 training never saw. A second run with more batches or steps carries on where the first ended. On two cores one process
-may write (`--stage log`) while another learns (`--stage draft`): every 200 steps it takes in what was added.
+may write (`--stage log`) while another writes other numbers, or learns (`--stage draft`): every 200 steps it takes in
+what was added.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Recipe:
     `stage` is `log`, `draft` (which takes the log as it finds it) or `all`. `dtype` is that of the products while
     logging and training (weights being trained stay fp32): bfloat16 is faster where the processor multiplies it.
     `start` is the folder of a stored draft to carry on from, whose head stays as it is; a fresh one where empty.
+    `plain_share` of the rows are text without chat marks.
     """
 
     stage: str = "all"
