@@ -2,11 +2,11 @@
 
 Who uses it: whoever wants to reproduce the draft of the pair `smollm2` or carry it further. Three stages: the
 target talks to itself in large batches while its top 32 are logged, one file per batch, `--batches` of them from
-number `--first-batch` on; the draft (2 layers, the target's embedding, a head over its most frequent tokens) learns from the log,
-from its checkpoint on; then it is stored and measured on the target's answers to the project's own prompts, which
-training never saw. A second run with more batches or steps carries on where the first ended. On two cores one process
-may write (`--stage log`) while another writes other numbers, or learns (`--stage draft`): every 200 steps it takes in
-what was added.
+number `--first-batch` on; the draft (2 layers, the target's embedding, a head over its most frequent tokens) learns
+from the log, from its checkpoint on; then it is stored and measured on the target's answers to the project's own
+prompts, which training never saw. A second run with more batches or steps carries on where the first ended. On two
+cores one process may write (`--stage log`) while another writes other numbers, or learns (`--stage draft`): every 200
+steps it takes in what was added.
 """
 
 from __future__ import annotations
