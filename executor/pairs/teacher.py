@@ -136,7 +136,7 @@ def _one_token_attention(cache: Any) -> str:
     """An attention for steps of one token over a `_block_cache`, under the name returned.
 
     transformers repeats the keys and values for every query head first, and torch's fused kernel is made for many
-    queries. In large batches either takes as long as the rest of the step; two products over whole blocks do not.
+    queries; here a group's query heads share its keys in two products over whole blocks.
     """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface

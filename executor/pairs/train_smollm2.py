@@ -43,7 +43,7 @@ class Recipe:
     `stage` is `log`, `draft` (which takes the log as it finds it) or `all`. `dtype` is that of the products while
     logging and training (weights being trained stay fp32): bfloat16 is faster where the processor multiplies it.
     `start` is the folder of a stored draft to carry on from, whose head stays as it is; a fresh one where empty.
-    `plain_share` of the rows are text without chat marks.
+    `plain_share` of the rows are text without chat marks. `threads` is how many cores a process uses.
     """
 
     stage: str = "all"
