@@ -21,6 +21,12 @@ class Quantity(NamedTuple):
         low, high = (None if bound is None else bound * factor for bound in (self.low, self.high))
         return Quantity(self.value * factor, low, high)
 
+    def text(self, digits: int = 3) -> str:
+        """Value and bounds with so many decimals: `0.73 [0.66, 0.79]`."""
+        if self.low is None or self.high is None:
+            return f"{self.value:.{digits}f}"
+        return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+
 
 class Label(NamedTuple):
     """How a quantity is shown."""

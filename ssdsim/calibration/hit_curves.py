@@ -35,6 +35,8 @@ class LawEstimate:
     miss_exponent: Quantity
     p_value: float
     """Of the test of fit; nan where it cannot be made."""
+    largest_deviation: float
+    """Of a counted share of misses from the law; nan where it cannot be tested."""
     is_refuted: bool
     """Whether the counts differ from the law by more than chance and by more than a hundredth: use the table then."""
 
@@ -82,6 +84,7 @@ def estimate_law(counts: GuessCounts, resamples: FloatArray) -> LawEstimate | No
         miss_prefactor=quantity_of(prefactor),
         miss_exponent=quantity_of(exponent),
         p_value=math.nan if fit is None else fit.p_value,
+        largest_deviation=math.nan if fit is None else fit.largest_deviation,
         is_refuted=fit is not None and fit.curve.kind != "power",
     )
 

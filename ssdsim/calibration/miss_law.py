@@ -106,7 +106,7 @@ def fit_law(fan_outs: NDArray[np.int64], trials: FloatArray, misses: FloatArray)
 def _test_of_fit(counts: GuessCounts, law: FloatArray, laws: FloatArray, weights: FloatArray) -> tuple[float, float]:
     """(p-value, largest deviation of a share of misses from the law)."""
     if len(counts.fan_outs) < 3 or counts.num_requests < 3:
-        return float("nan"), 0.0
+        return float("nan"), float("nan")
     deviation = _deviations(counts, np.ones((1, counts.num_requests)), law)[0]
     resampled = _deviations(counts, weights, laws)
     error = resampled.std(axis=0)

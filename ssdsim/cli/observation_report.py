@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from ssdsim.calibration.forced import ForcedEstimate
     from ssdsim.calibration.hit_curves import CurveEstimate
     from ssdsim.observation import Observed
-    from ssdsim.quantities import Quantity
 
 _ALL = "all"
 SHOWN_FAN_OUTS = (1, 2, 4, 8, 16, 32, 64)
@@ -92,8 +91,8 @@ def _acceptance_cells(row: Row) -> list[str]:
         row.kind,
         str(row.lookahead),
         str(found.num_tokens),
-        _with_bounds(found.acceptance),
-        _with_bounds(found.mean_acceptance_length),
+        found.acceptance.text(),
+        found.mean_acceptance_length.text(),
         positions,
     ]
 
@@ -111,8 +110,10 @@ def law_text(curve: CurveEstimate) -> str:
     law = curve.law
     if law is None:
         return "no misses"
-    text = f"c {_with_bounds(law.miss_prefactor, 2)}, r {_with_bounds(law.miss_exponent, 2)}"
-    return f"{text}; refuted (p {law.p_value:.1g})" if law.is_refuted else text
+    text = f"c {law.miss_prefactor.text(2)}, r {law.miss_exponent.text(2)}"
+    if not law.is_refuted:
+        return text
+    return f"{text}; refuted (p {law.p_value:.1g}, off by up to {law.largest_deviation:.3f})"
 
 
 def _saguaro_cells(row: Row, fan_out: int) -> list[str]:
@@ -122,16 +123,10 @@ def _saguaro_cells(row: Row, fan_out: int) -> list[str]:
         row.kind,
         str(row.lookahead),
         f"{row.condition.downweight:g}",
-        _with_bounds(found.acceptance),
-        _with_bounds(found.mean_acceptance_length),
-        _with_bounds(found.hit_rates[fan_out - 1]),
+        found.acceptance.text(),
+        found.mean_acceptance_length.text(),
+        found.hit_rates[fan_out - 1].text(),
     ]
-
-
-def _with_bounds(quantity: Quantity, digits: int = 3) -> str:
-    if quantity.low is None or quantity.high is None:
-        return f"{quantity.value:.{digits}f}"
-    return f"{quantity.value:.{digits}f} [{quantity.low:.{digits}f}, {quantity.high:.{digits}f}]"
 
 
 def _plain(found: ForcedEstimate) -> dict[str, Any]:
@@ -160,6 +155,7 @@ def plain_curve(curve: CurveEstimate | None) -> dict[str, Any] | None:
             "miss_prefactor": law.miss_prefactor._asdict(),
             "miss_exponent": law.miss_exponent._asdict(),
             "p_value": law.p_value,
+            "largest_deviation": law.largest_deviation,
             "is_refuted": law.is_refuted,
         },
     }

@@ -185,6 +185,7 @@ def test_a_curve_that_is_no_law_is_refuted() -> None:
     assert found.rejection is not None
     assert found.rejection.law is not None
     assert found.rejection.law.is_refuted
+    assert found.rejection.law.largest_deviation > 0.1  # no power law is near both ends of such a step
     assert found.rejection.hit_probs[0].value == pytest.approx(0.5, abs=0.03)
     assert found.rejection.hit_probs[19].value == 1.0
 
