@@ -5,8 +5,8 @@
 
 Batch 1, greedy, one thread per process: AR, SD and SSD of the executor, transformers' `generate` with and
 without the same draft as `assistant_model` (same K, constant schedule). Contenders take turns within one run, there
-and back, so that a steady drift of the machine favours none; the ratios are those of the turns, their median is quoted with
-the smallest and largest. SSD uses two cores, so AR and SD with two threads are the equal-hardware rows.
+and back, so that a steady drift of the machine favours none; the ratios are those of the turns, their median is
+quoted with the smallest and largest. SSD uses two cores, so AR and SD with two threads are the equal-hardware rows.
 `--contenders ar sd ssd` leaves the others out: more turns in the same time. With --check: exits 1 where a target is
 missed.
 """
