@@ -4,7 +4,7 @@ An engine takes cores that no other engine on the machine has taken: holding a c
 name in Linux's abstract namespace, which the kernel gives up with the process, however it ends, and which
 leaves nothing in the file system. Where too few free cores are left, nobody is pinned and the kernel's
 scheduler shares them out. Hardware threads of the same physical core are taken last: they would slow each
-other down.
+other down. Engines that take turns may be given the same cores by name; those are not held.
 
 Used by `executor.launch`.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,8 +43,12 @@ class Placement:
 class CoreReservation:
     """Cores held for this engine until `release`, one group per role."""
 
-    def __init__(self, threads_per_role: Iterable[int]) -> None:
-        """Reserve as many cores per role as it has threads; all or none."""
+    def __init__(self, threads_per_role: Iterable[int], named: Sequence[int] = ()) -> None:
+        """Reserve as many cores per role as it has threads; all or none.
+
+        `named`: take these, the first role first, and hold none of them. Raises DomainError where they are too few
+        or the process may not use one of them.
+        """
         counts = list(threads_per_role)
         for count in counts:
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -52,9 +56,11 @@ class CoreReservation:
         self._locks: dict[int, socket.socket] = {}
         self._unbound: tuple[int, ...] = ()
         allowed = allowed_cores()
-        if len(allowed) >= sum(counts):
+        if named:
+            _check_named(named, sum(counts), allowed)
+        elif len(allowed) >= sum(counts):
             self._take(allowed, sum(counts))
-        held = list(self._locks)
+        held = list(named) or list(self._locks)
         self.placements: list[Placement] = []
         for count in counts:
             self.placements.append(Placement(cores=tuple(held[:count]), num_threads=count))
@@ -87,6 +93,13 @@ class CoreReservation:
 def allowed_cores() -> tuple[int, ...]:
     """The cores this process may use, ascending; empty where the system cannot bind to cores."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+
+
+def _check_named(named: Sequence[int], needed: int, allowed: tuple[int, ...]) -> None:
+    if len(set(named)) < needed or len(set(named)) < len(named):
+        raise DomainError("cores", f"at least {needed} different cores, one per thread of each role", list(named))
+    if unknown := sorted(set(named) - set(allowed)):
+        raise DomainError("cores", f"cores that this process may use: {list(allowed)}", unknown)
 
 
 def _place_among_siblings(core: int) -> int:

@@ -38,6 +38,9 @@ class Arrangement:
     """Of each role."""
     pin: bool = True
     """Whether each role gets cores of its own, as far as there are any."""
+    cores: tuple[int, ...] = ()
+    """These cores, the verifier's first, whoever else uses them: for engines that take turns. Empty: cores that no
+    other engine on the machine has taken."""
     spin_s: float = SPIN_S
     """How long a side on cores of its own looks for a message before it sleeps; more than a round saves the wake-up.
     Where the roles may share a core a side sleeps at once: looking would keep the other from running."""
@@ -123,7 +126,7 @@ def _place(stack: ExitStack, arrangement: Arrangement, apart: bool) -> tuple[Pla
     free = Placement(num_threads=arrangement.num_threads)
     if not arrangement.pin:
         return free, free
-    cores = CoreReservation([arrangement.num_threads] * (2 if apart else 1))
+    cores = CoreReservation([arrangement.num_threads] * (2 if apart else 1), arrangement.cores)
     stack.callback(cores.release)
     cores.bind_caller(0)
     return cores.placements[0], cores.placements[-1]

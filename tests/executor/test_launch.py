@@ -253,6 +253,23 @@ def test_the_child_runs_where_it_was_placed_and_the_parent_gets_its_cores_back(l
     assert allowed_cores() == before
 
 
+@pytest.mark.skipif(len(allowed_cores()) < 2, reason="needs two cores")
+def test_engines_that_take_turns_share_the_cores_they_are_given() -> None:
+    first, second, *_ = allowed_cores()
+    holder = CoreReservation([1, 1])
+    for _ in range(2):
+        shared = CoreReservation([1, 1], [second, first])
+        assert [p.cores for p in shared.placements] == [(second,), (first,)]
+    assert CoreReservation([2], [second, first]).placements[0].cores == (second, first)
+    holder.release()
+
+
+@pytest.mark.parametrize("named", [[0], [0, 0], [0, 10**6], [0, -1]])
+def test_cores_that_are_too_few_or_not_there_are_refused(named: list[int]) -> None:
+    with pytest.raises(DomainError, match="cores"):
+        CoreReservation([1, 1], named)
+
+
 @pytest.mark.parametrize("threads", [0, True, 1.5])
 def test_a_thread_count_that_is_none_is_refused(threads: Any) -> None:
     with pytest.raises(DomainError, match="num_threads"):

@@ -10,7 +10,7 @@ from processes import is_alive
 from small_pairs import Pair, engine_config, prompts, small_pair
 
 from executor.config import Request
-from executor.placement import allowed_cores
+from executor.placement import CoreReservation, allowed_cores
 from executor.roles import ModelPair
 from executor.session import Arrangement, open_engine
 from executor.transport import Transport, best_transport
@@ -64,6 +64,22 @@ def test_pinning_can_be_left_to_the_scheduler(small: Pair, requests: list[Reques
     with open_engine(engine_config(small, "ar", requests), source(small), Arrangement(pin=False)) as session:
         assert allowed_cores() == cores
         assert session.about["verifier_placement"] == "not pinned, 1 thread"
+
+
+@pytest.mark.skipif(len(allowed_cores()) < 2, reason="needs two cores")
+def test_cores_given_by_name_are_used_although_another_engine_holds_them(
+    small: Pair, requests: list[Request]
+) -> None:
+    cores = allowed_cores()
+    others = [CoreReservation([1]) for _ in cores]
+    arrangement = Arrangement(cores=(cores[1], cores[0]))
+    with open_engine(engine_config(small, "ssd", requests), source(small), arrangement) as session:
+        assert session.about["verifier_placement"] == f"cores {cores[1]}, 1 thread"
+        assert session.about["speculator_placement"] == f"cores {cores[0]}, 1 thread"
+        assert len(session.engine.generate(requests).outputs) == 3
+    assert allowed_cores() == cores
+    for other in others:
+        other.release()
 
 
 def test_a_mode_that_drafts_needs_a_draft(small: Pair, requests: list[Request]) -> None:
