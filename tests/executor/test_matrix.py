@@ -7,13 +7,20 @@ import torch
 from torch.nn import functional as F
 
 from executor import matrix
-from executor.matrix import AVX2, AVX512, AVX512_BF16, Forms, Matrix
+from executor.matrix import AVX2, AVX2_HALF, AVX512, AVX512_BF16, Forms, Matrix
 
 
 @pytest.mark.parametrize(
     ("forms", "dtype"),
-    [(AVX2, torch.float32), (AVX512, torch.float32), (AVX512_BF16, torch.bfloat16), (None, torch.bfloat16)],
-    ids=["avx2", "avx512", "avx512-bf16", "this machine, bf16"],
+    [
+        (AVX2, torch.float32),
+        (AVX512, torch.float32),
+        (AVX512_BF16, torch.bfloat16),
+        (AVX2_HALF, torch.bfloat16),
+        (AVX2_HALF, torch.float16),
+        (None, torch.bfloat16),
+    ],
+    ids=["avx2", "avx512", "avx512-bf16", "avx2, bf16", "avx2, fp16", "this machine, bf16"],
 )
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("num_out", "num_in"), [(40, 24), (24, 40), (600, 240), (240, 600)])
@@ -30,6 +37,7 @@ def test_every_form_and_number_of_rows_gives_the_same_product(
         pytest.skip("this processor does not pack bf16")
     if forms is not None:
         monkeypatch.setattr(matrix, "best_forms", lambda *_: forms)
+    monkeypatch.setattr(matrix, "_BLOCK", 10_000)  # so that the larger weights are several blocks
     torch.manual_seed(0)
     weight, bias = torch.randn(num_out, num_in).to(dtype), torch.randn(num_out).to(dtype) if biased else None
     product = Matrix(weight, bias)
