@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from executor.checkpoints import is_dummy, model_folder, read_config, read_tensors
+from executor.checkpoints import has_tokenizer, is_dummy, is_gguf, model_folder, read_config, read_eos, read_tensors
 from executor.graphs import GraphedModel
 from executor.llama import Layer, LlamaModel, LlamaShape
 from executor.matrix import Matrix
@@ -64,7 +64,7 @@ def load_model(
     if "embed_tokens.weight" not in tensors:
         tensors["embed_tokens.weight"] = _shared_embedding(source, embedding_source)
     head_token_ids = _reduced_head(source, config, tensors)
-    vocab_size, eos_token_ids = int(config.vocab_size), _eos(config)
+    vocab_size, eos_token_ids = int(config.vocab_size), read_eos(source, config)
     if share is not None:
         config, tensors = share(config, tensors)
     weights = _Weights(source, {name: t.to(device, DTYPES[dtype]) for name, t in tensors.items()})
@@ -107,44 +107,73 @@ def vocab_size_of(source: str) -> int:
 
 
 def load_tokenizer(source: str) -> Any:
-    """The tokenizer that lies beside the weights. Raises InputError where there is none."""
+    """The tokenizer that lies beside the weights. Raises InputError where there is none that can be used."""
     from transformers import AutoTokenizer
 
     try:
-        if source.endswith(".gguf"):
+        if is_gguf(source):
             path = Path(source)
             return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
         return AutoTokenizer.from_pretrained(str(model_folder(source)))
-    except (OSError, ValueError) as error:
-        raise InputError(f"tokenizer: none usable in {source} ({error})") from error
+    except InputError:
+        raise
+    except Exception as error:  # transformers and tokenizers raise errors of every kind over a file they cannot use
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(
+            f"tokenizer: none usable in {source} ({reason}); copy its tokenizer files again from the model's source"
+        ) from error
 
 
 class _Weights:
     """Tensors by name; a missing or misshapen one is the file's fault and says so."""
 
     def __init__(self, source: str, tensors: Mapping[str, Tensor]) -> None:
-        self._source, self._tensors = source, tensors
+        self.source, self._tensors = source, tensors
 
     def get(self, name: str, *shape: int) -> Tensor:
         tensor = self.find(name, *shape)
         if tensor is None:
-            raise InputError(f"{self._source}: has no tensor {name!r}; is the checkpoint complete?")
+            raise InputError(f"{self.source}: has no tensor {name!r}; is the checkpoint complete?")
         return tensor
 
     def find(self, name: str, *shape: int) -> Tensor | None:
         tensor = self._tensors.get(name)
         if tensor is not None and tuple(tensor.shape) != shape:
             found = tuple(tensor.shape)
-            raise InputError(f"{self._source}: tensor {name!r} is {found}, its config.json says {shape}")
+            raise InputError(f"{self.source}: tensor {name!r} is {found}, its config.json says {shape}")
         return tensor
 
     def fuse(self, names: list[str], rows: list[int], *rest: int) -> Tensor:
         """The named tensors stacked along their first axis."""
         return torch.cat([self.get(name, count, *rest) for name, count in zip(names, rows, strict=True)])
 
-    def fuse_if_any(self, names: list[str], rows: list[int]) -> Tensor | None:
-        """The named vectors in one; None where the model has none of them."""
-        return self.fuse(names, rows) if any(name in self._tensors for name in names) else None
+    def fuse_where(self, wanted: bool, names: list[str], rows: list[int]) -> Tensor | None:
+        """The named vectors in one where the architecture has them; where not, the file must not have them either."""
+        if wanted:
+            return self.fuse(names, rows)
+        if surplus := [name for name in names if name in self._tensors]:
+            raise InputError(
+                f"{self.source}: has a tensor {surplus[0]!r}, which the architecture that its config.json describes "
+                "does not use; take configuration and weights of one model"
+            )
+        return None
+
+
+class _Parts(NamedTuple):
+    """Which of the tensors that not every architecture has this one has."""
+
+    head_norms: bool
+    qkv_bias: bool
+    out_bias: bool
+
+
+def _parts(config: Any) -> _Parts:
+    qwen2, bias = config.model_type == "qwen2", bool(getattr(config, "attention_bias", False))
+    return _Parts(
+        head_norms=config.model_type == "qwen3",
+        qkv_bias=qwen2 or bias,
+        out_bias=bias and not qwen2,
+    )
 
 
 def _assemble(config: Any, weights: _Weights, head_size: int) -> LlamaModel:
@@ -166,30 +195,30 @@ def _assemble(config: Any, weights: _Weights, head_size: int) -> LlamaModel:
             weights.get("lm_head.weight", head_size, hidden)
         head = embedding
     width = int(config.intermediate_size)
-    layers = [_layer(weights, f"layers.{i}.", shape, hidden, width) for i in range(shape.num_layers)]
-    rotary = _rotary(config, shape.max_context_tokens + SPARE_POSITIONS).to(embedding)
+    parts = _parts(config)
+    layers = [_layer(weights, f"layers.{i}.", shape, parts, hidden, width) for i in range(shape.num_layers)]
+    rotary = _rotary(weights.source, config, shape.max_context_tokens + SPARE_POSITIONS).to(embedding)
     norm = _norm_weight(weights.get("norm.weight", hidden)).to(embedding.dtype)
     return LlamaModel(shape, layers, embedding, norm, Matrix(head), rotary)
 
 
-def _layer(weights: _Weights, prefix: str, shape: LlamaShape, hidden: int, width: int) -> Layer:
+def _layer(weights: _Weights, prefix: str, shape: LlamaShape, parts: _Parts, hidden: int, width: int) -> Layer:
     attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
     query, key = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     projections = [f"{attention}{name}_proj" for name in "qkv"]
     gate_up = [f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"]
     input_norm = weights.get(f"{prefix}input_layernorm.weight", hidden)
     mlp_norm = weights.get(f"{prefix}post_attention_layernorm.weight", hidden)
-    query_norm = weights.find(f"{attention}q_norm.weight", shape.head_dim)
-    key_norm = weights.find(f"{attention}k_norm.weight", shape.head_dim)
+    query_norm = weights.fuse_where(parts.head_norms, [f"{attention}q_norm.weight"], [shape.head_dim])
+    key_norm = weights.fuse_where(parts.head_norms, [f"{attention}k_norm.weight"], [shape.head_dim])
     qkv = weights.fuse([f"{p}.weight" for p in projections], [query, key, key], hidden)
+    qkv_bias = weights.fuse_where(parts.qkv_bias, [f"{p}.bias" for p in projections], [query, key, key])
     return Layer(
-        qkv=Matrix(
-            _normed(qkv, input_norm), weights.fuse_if_any([f"{p}.bias" for p in projections], [query, key, key])
-        ),
+        qkv=Matrix(_normed(qkv, input_norm), qkv_bias),
         query_norm=None if query_norm is None else _norm_weight(query_norm).to(query_norm.dtype),
         key_norm=None if key_norm is None else _norm_weight(key_norm).to(key_norm.dtype),
         out=Matrix(weights.get(f"{attention}o_proj.weight", hidden, query)),
-        out_bias=weights.find(f"{attention}o_proj.bias", hidden),
+        out_bias=weights.fuse_where(parts.out_bias, [f"{attention}o_proj.bias"], [hidden]),
         gate_up=Matrix(_normed(weights.fuse(gate_up, [width, width], hidden), mlp_norm)),
         down=Matrix(weights.get(f"{mlp}down_proj.weight", hidden, width)),
     )
@@ -206,7 +235,7 @@ def _normed(weight: Tensor, norm: Tensor) -> Tensor:
     return (weight.float() * _norm_weight(norm)).to(weight.dtype)
 
 
-def _rotary(config: Any, num_positions: int) -> Tensor:
+def _rotary(source: str, config: Any, num_positions: int) -> Tensor:
     """[2, num_positions, head_dim]: cosines and sines, with whatever frequency scaling the config has.
 
     Scaled frequencies are transformers' own; the module that computes the plain ones takes seconds to import.
@@ -219,7 +248,12 @@ def _rotary(config: Any, num_positions: int) -> Tensor:
     else:
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-        frequencies, scale = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
+        try:
+            frequencies, scale = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            raise InputError(
+                f"{source}: rope_parameters: {rope} is not usable ({error}); copy config.json from the model's source"
+            ) from error
     angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * frequencies
     angles = torch.cat((angles, angles), dim=-1)
     return torch.stack((angles.cos(), angles.sin())) * scale
@@ -227,12 +261,7 @@ def _rotary(config: Any, num_positions: int) -> Tensor:
 
 def _tokens(source: str) -> dict[str, int] | None:
     """Token -> id of the tokenizer beside the weights; None where there is none to compare."""
-    if is_dummy(source):
-        return None
-    try:
-        return dict(load_tokenizer(source).get_vocab())
-    except InputError:
-        return None
+    return dict(load_tokenizer(source).get_vocab()) if has_tokenizer(source) else None
 
 
 def _shared_embedding(source: str, embedding_source: str | None) -> Tensor:
@@ -250,15 +279,10 @@ def _reduced_head(source: str, config: Any, tensors: dict[str, Tensor]) -> Tenso
     if ids is None:
         return None
     ids = ids.to(torch.int64)
-    if ids.ndim != 1 or bool((ids[1:] <= ids[:-1]).any()) or not 0 <= int(ids[0]) <= int(ids[-1]) < config.vocab_size:
+    if ids.ndim != 1 or not len(ids):
+        raise InputError(f"{source}: head_token_ids is {list(ids.shape)}, a list of at least one token id is needed")
+    if bool((ids[1:] <= ids[:-1]).any()) or not 0 <= int(ids[0]) <= int(ids[-1]) < config.vocab_size:
         raise InputError(f"{source}: head_token_ids must be a strictly ascending list of token ids")
     if config.tie_word_embeddings and "lm_head.weight" not in tensors:
         tensors["lm_head.weight"] = tensors["embed_tokens.weight"][ids]
     return ids
-
-
-def _eos(config: Any) -> tuple[int, ...]:
-    eos = getattr(config, "eos_token_id", None)
-    if eos is None:
-        return ()
-    return tuple(int(i) for i in eos) if isinstance(eos, (list, tuple)) else (int(eos),)

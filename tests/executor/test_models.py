@@ -155,6 +155,41 @@ class TestRefusals:
         self.edit(folder, num_hidden_layers=4)
         self.refused(folder, match=r"has no tensor 'layers\.3")
 
+    @pytest.mark.parametrize(
+        ("architecture", "changes", "tensor"),
+        [
+            ("Qwen3", {"head_dim": 16}, "self_attn.q_norm.weight"),
+            ("Qwen3", {"head_dim": 16}, "self_attn.k_norm.weight"),
+            ("Qwen2", {}, "self_attn.q_proj.bias"),
+            ("Llama", {"attention_bias": True}, "self_attn.o_proj.bias"),
+        ],
+    )
+    def test_a_missing_tensor_of_the_architecture_s_own(
+        self, tmp_path: Path, architecture: str, changes: dict[str, Any], tensor: str
+    ) -> None:
+        from safetensors.torch import load_file, save_file
+
+        save(build(architecture, **changes), tmp_path)
+        weights = load_file(tmp_path / "model.safetensors")
+        for layer in (1, 0):  # of one layer first, then of both: that must not look like an architecture without it
+            del weights[f"model.layers.{layer}.{tensor}"]
+            save_file(weights, tmp_path / "model.safetensors")
+            self.refused(tmp_path, match=f"has no tensor 'layers.{layer}.{tensor}'")
+
+    def test_a_tensor_that_the_architecture_does_not_use(self, tmp_path: Path) -> None:
+        save(build("Llama", attention_bias=True), tmp_path)
+        self.edit(tmp_path, attention_bias=False)
+        self.refused(tmp_path, match=r"q_proj\.bias', which the architecture .* does not use")
+
+    @pytest.mark.parametrize("ids", [[], [[1, 2]], [3, 3], [5, 1000]])
+    def test_a_reduced_head_over_no_ascending_token_ids(self, folder: Path, ids: list[Any]) -> None:
+        from safetensors.torch import load_file, save_file
+
+        weights = load_file(folder / "model.safetensors")
+        weights["head_token_ids"] = torch.tensor(ids, dtype=torch.int32)
+        save_file(weights, folder / "model.safetensors")
+        self.refused(folder, match="model: head_token_ids ")
+
     def test_another_architecture(self, folder: Path) -> None:
         self.edit(folder, model_type="gpt2")
         self.refused(folder, match="model_type 'gpt2' is not one of llama, qwen2, qwen3")
