@@ -12,10 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from executor.messages import Layout
-from ssdsim.errors import DomainError
+from ssdsim.errors import DomainError, InputError
 from ssdsim.records import FinishReason
-from ssdsim.scenario import Drafting, FallbackKind, Mode
+from ssdsim.scenario import Drafting, FallbackKind, Mode, drafting_problems
 from ssdsim.theory.hit_curve import AllAccepted, HitCurve, PowerLaw
+
+LARGEST_LOOKAHEAD = 255
+"""A branch reaches 2 K + 1 tokens beyond its request, for which `executor.models` keeps positions."""
+LEAST_TEMPERATURE = 1e-6
+"""Above 0: logits divided by less would leave single precision. Who wants less wants 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +32,14 @@ class DraftBehaviour:
     rejection_curve: HitCurve = field(default_factory=lambda: PowerLaw(exponent=0.4, prefactor=0.6))
     all_accepted_curve: HitCurve | None = None
     """Absent: what greedy decoding makes of `rejection_curve` (THEORY 4.3)."""
+    after_redraft: tuple[HitCurve, HitCurve] | None = None
+    """At a rejection and where everything was accepted, after a miss that was drafted just in time; absent: the two
+    above."""
+    after_fallback: tuple[HitCurve, HitCurve] | None = None
+    """The same after a miss that the draft did not answer; absent: the all-accepted curve at every position, since no
+    guess of the draft was rejected."""
+    ngram_acceptance_prob: float | tuple[float, ...] = 0.0
+    """Of tokens that n-gram look-up proposes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +65,13 @@ class EngineConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DomainError(name, "an integer of at least 1", value)
-        if self.mode is not Mode.AR and self.drafting.num_speculative_tokens < 1:
-            raise DomainError("num_speculative_tokens", "at least 1 in modes sd and ssd", 0)
+        lookahead = self.drafting.num_speculative_tokens
+        if self.mode is not Mode.AR and not 1 <= lookahead <= LARGEST_LOOKAHEAD:
+            raise DomainError("num_speculative_tokens", f"1 to {LARGEST_LOOKAHEAD} in modes sd and ssd", lookahead)
         if self.drafting.drafter != "model":
             raise DomainError("drafter", "only 'model' can be executed", self.drafting.drafter)
+        if self.mode is not Mode.AR and (problems := drafting_problems(self.drafting)):
+            raise InputError("; ".join(problems))
         if self.mode is Mode.SSD:
             self._check_fallback()
 
@@ -101,8 +117,10 @@ class Request:
             raise DomainError("prompt", "at least one token", list(self.prompt))
         if isinstance(self.max_tokens, bool) or not isinstance(self.max_tokens, int) or self.max_tokens < 1:
             raise DomainError("max_tokens", "an integer of at least 1", self.max_tokens)
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise DomainError("temperature", "a finite number of at least 0", self.temperature)
+        if not (math.isfinite(self.temperature) and (self.temperature == 0 or self.temperature >= LEAST_TEMPERATURE)):
+            raise DomainError(
+                "temperature", f"0 or a finite number of at least {LEAST_TEMPERATURE}", self.temperature
+            )
         if not 0 <= self.seed < 2**64:
             raise DomainError("seed", "an integer in [0, 2**64)", self.seed)
 

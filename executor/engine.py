@@ -80,6 +80,11 @@ class Engine:
         self._num_rounds = 0
         self._sent_s = self._prefill_s = 0.0
 
+    @property
+    def has_lost_speculator(self) -> bool:
+        """Whether it decodes alone although its mode has a speculator."""
+        return self._config.mode is not Mode.AR and not self._connection.is_open
+
     def generate(self, requests: Sequence[Request], about: Mapping[str, Any] | None = None) -> Generation:
         """Run all `requests`; `about` is kept with the records. Raises DomainError for a request that cannot fit."""
         for index, request in enumerate(requests):
@@ -97,7 +102,7 @@ class Engine:
         """One round of the batch."""
         rows = self._batch.rows
         speculation = self._speculation()
-        outcome = self._verifier.verify(rows, *speculation[:3])
+        outcome = self._verifier.verify(rows, *speculation[:4])
         accepted_s = perf_counter()
         emitted = self._batch.emit(speculation.sources, speculation.num_proposed, outcome, self._keeper)
         self._admit_and_tell((rows, outcome))
@@ -113,9 +118,10 @@ class Engine:
             raise DomainError("max_context_tokens", f"request {index} needs {needed} tokens of context", limit)
         if request.temperature > 0 and not self._config.sampled:
             raise DomainError("sampled", f"must be set, request {index} has a temperature", False)
-        if not 0 <= min(request.prompt) <= max(request.prompt) < self._config.vocab_size:
-            allowed = f"request {index}: token ids below {self._config.vocab_size}"
-            raise DomainError("prompt", allowed, max(request.prompt))
+        lowest, highest = min(request.prompt), max(request.prompt)
+        if lowest < 0 or highest >= self._config.vocab_size:
+            allowed = f"request {index}: token ids from 0 to {self._config.vocab_size - 1}"
+            raise DomainError("prompt", allowed, lowest if lowest < 0 else highest)
 
     def _speculation(self) -> _Speculation:
         """The speculator's answer to the last outcome; nothing proposed where there is no speculator."""

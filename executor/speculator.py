@@ -154,7 +154,8 @@ class Speculator:
         cache = self._builder.cache
         if self._synthetic is None:
             return cache.lookup(rows, num_accepted, bonus_tokens)
-        return self._synthetic.lookup(cache, rows, num_accepted, self._sent.num_proposed[rows])
+        sent = self._sent
+        return self._synthetic.lookup(cache, rows, num_accepted, sent.num_proposed[rows], sent.sources[rows])
 
     def _admit(self, outcome: OutcomeMessage, prompt: NDArray[np.int32]) -> Ints:
         """Give slots to new requests; which."""

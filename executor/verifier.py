@@ -59,11 +59,17 @@ class Verifier:
         prefill_contexts(self._decoder, self.contexts, rows, 1)
 
     def verify(
-        self, rows: Ints, tokens: Ints, num_proposed: Ints, draft_probs: NDArray[np.float32] | None
+        self,
+        rows: Ints,
+        tokens: Ints,
+        num_proposed: Ints,
+        draft_probs: NDArray[np.float32] | None,
+        sources: Ints,
     ) -> Outcome:
         """Accept a prefix of `tokens` [n, K] of each row and add the bonus token; caches and contexts follow.
 
-        `draft_probs` [n, K, V] belong to rows above temperature 0, and are read up to `num_proposed` [n].
+        `draft_probs` [n, K, V] belong to rows above temperature 0, and are read up to `num_proposed` [n]. `sources`
+        [n], who proposed, matter to synthetic outcomes only.
         """
         widest = self._lookahead if self._padded else int(num_proposed.max())
         self.contexts.propose(rows, tokens[:, :widest])
@@ -79,7 +85,7 @@ class Verifier:
         else:
             num_accepted, bonus = _accept_greedy(logits, fed[:, 1:], num_proposed)
         if self._synthetic is not None:
-            num_accepted, bonus = self._synthetic.outcome(rows, num_proposed)
+            num_accepted, bonus = self._synthetic.outcome(rows, num_proposed, sources)
         self._decoder.rollback(rows, starts + 1 + num_accepted)
         context_tokens = float(self.contexts.num_tokens[rows].mean())
         self.contexts.settle(rows, num_accepted, bonus)

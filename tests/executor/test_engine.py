@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from small_pairs import Pair, engine_config, prompts, run, small_pair
 
-from executor.config import EngineConfig, Request
+from executor.config import LARGEST_LOOKAHEAD, EngineConfig, Request
 from executor.engine import Engine, Generation
 from executor.local import LocalSpeculator
+from executor.models import SPARE_POSITIONS
 from ssdsim.errors import DomainError
 from ssdsim.records import Lookup, Source
 from ssdsim.scenario import Drafting, FallbackChoice, FanOut, Mode
@@ -33,6 +34,18 @@ def requests(pair: Pair) -> list[Request]:
 @pytest.fixture(scope="module", params=["ar", "sd", "ssd"])
 def generation(request: pytest.FixtureRequest, pair: Pair) -> Generation:
     return run(pair, request.param, requests(pair), DRAFTING, BATCH_SIZE)
+
+
+def test_models_keep_positions_for_the_longest_branches() -> None:
+    assert 2 * LARGEST_LOOKAHEAD + 1 < SPARE_POSITIONS
+    with pytest.raises(DomainError, match="num_speculative_tokens"):
+        EngineConfig(
+            mode=Mode.SD,
+            batch_size=1,
+            max_context_tokens=8,
+            vocab_size=9,
+            drafting=Drafting(num_speculative_tokens=LARGEST_LOOKAHEAD + 1),
+        )
 
 
 def columns(generation: Generation, table: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from small_pairs import small_pair
 
 from executor.config import EngineConfig
 from executor.verifier import Outcome, Verifier
+from ssdsim.records import Source
 from ssdsim.scenario import Drafting, Mode
 
 PAIR = small_pair()
@@ -51,7 +52,9 @@ def verify(made: Verifier, proposed: list[list[int]], draft_probs: NDArray[np.fl
     for row, proposal in enumerate(proposed):
         tokens[row, : len(proposal)] = proposal
     with torch.inference_mode():
-        return made.verify(np.arange(2), tokens, np.array([len(p) for p in proposed]), draft_probs)
+        return made.verify(
+            np.arange(2), tokens, np.array([len(p) for p in proposed]), draft_probs, np.full(2, Source.JIT)
+        )
 
 
 def test_the_targets_own_tokens_are_all_accepted_and_one_more_follows() -> None:
