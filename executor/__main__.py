@@ -143,6 +143,7 @@ def _job(arguments: argparse.Namespace) -> Job:
     from ssdsim.measurement import ModelSource
     from ssdsim.scenario import Mode
 
+    _check_sources(arguments)
     source = ModelSource(
         pair=None if arguments.target else arguments.pair or "tiny",
         target=arguments.target,
@@ -179,6 +180,24 @@ def _job(arguments: argparse.Namespace) -> Job:
         decode=None if tokenizer is None else tokenizer.decode,
         records=arguments.records,
     )
+
+
+def _check_sources(arguments: argparse.Namespace) -> None:
+    """Refuse what would be ignored, and a place for the records that cannot be written, before anything is loaded."""
+    given = [name for name in ("prompt", "prompt_ids", "prompts") if getattr(arguments, name)]
+    if len(given) > 1:
+        options = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise InputError(f"prompts: {options} exclude each other; give one of them")
+    if arguments.pair and arguments.target:
+        raise InputError("pair: --pair and --target exclude each other; give one of them")
+    if arguments.records is None:
+        return
+    try:
+        arguments.records.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"records: cannot make {arguments.records} ({error.strerror}); choose another") from error
+    if any(arguments.records.iterdir()):
+        raise InputError(f"records: {arguments.records} is not empty; choose another folder")
 
 
 def _drafting(settings: Sequence[str]) -> Drafting:
@@ -256,10 +275,11 @@ def _generate(job: Job, session: Session) -> None:
         "about": session.about,
         "tokens_per_s": num_tokens / elapsed_s,
         "elapsed_s": elapsed_s,
+        "lost_speculator": session.engine.has_lost_speculator,
     }
+    sys.stdout.write(json.dumps(document) + "\n")
     if job.records is not None:
         generation.records.write(job.records)
-    sys.stdout.write(json.dumps(document) + "\n")
 
 
 if __name__ == "__main__":

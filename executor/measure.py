@@ -25,7 +25,7 @@ from executor.pair_source import NamedPair, resolve_pair
 from executor.prompts_input import TokenPrompt, byte_tokens, gather_prompts, prompts_digest, tokenise
 from executor.session import Arrangement, Session, open_engine
 from executor.synthetic import law_of
-from ssdsim.errors import InputError
+from ssdsim.errors import InputError, RunError
 from ssdsim.measurement import MeasurementPlan, PlannedRun, Reporter, RunSetting, Texts, check_same_measurement
 from ssdsim.rank_trace import rank_trace_of
 from ssdsim.records import Records
@@ -108,7 +108,7 @@ def _remarks(plan: MeasurementPlan, prompts: Sequence[TokenPrompt]) -> list[str]
     else:
         few = []
     largest = max(run.setting.batch_size for run in plan.runs)
-    if len(prompts) < 2 * largest:
+    if largest > 1 and len(prompts) < 2 * largest:
         few.append(f"{len(prompts)} prompts fill a batch of {largest} for a small part of a run only; give more")
     return few
 
@@ -192,7 +192,17 @@ def _generate(session: Session, setting: RunSetting, prompts: list[TokenPrompt],
     stop_tokens = frozenset(session.target.eos_token_ids)
     requests = requests_of(prompts, texts, setting.temperature, stop_tokens)
     warm_up(session, requests[: setting.batch_size])
-    return session.engine.generate(requests)
+    generation = session.engine.generate(requests)
+    check_speculator(session)
+    return generation
+
+
+def check_speculator(session: Session) -> None:
+    """Raises RunError where the speculator was lost on the way: such a run measures plain decoding."""
+    if session.engine.has_lost_speculator:
+        raise RunError(
+            "the speculator was lost (see the warning above), so this run is not kept; mend the cause and resume"
+        )
 
 
 def warm_up(session: Session, requests: Sequence[Request]) -> None:

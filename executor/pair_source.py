@@ -36,12 +36,14 @@ class NamedPair(NamedTuple):
         return load_tokenizer(self.tokenizer_source)
 
     def describe(self) -> dict[str, Any]:
-        """Names, number format and digests of the weights, for the records."""
+        """Names, number format, devices other than the CPU, and digests of the weights, for the records."""
+        devices = [self.models.target_device, self.models.draft_device]
         return {
             "target": self.target_name,
             "draft": self.draft_name,
             "dtype": self.models.dtype,
             **({"cuda_graphs": True} if self.models.cuda_graphs else {}),
+            **({} if devices == ["cpu", "cpu"] else {"devices": devices}),
             "target_sha256": weights_digest(self.models.target),
             "draft_sha256": None if self.models.draft is None else weights_digest(self.models.draft),
         }

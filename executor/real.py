@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from executor.config import EngineConfig, Request
-from executor.measure import count_from_zero, read_token_prompts, warm_up
+from executor.measure import check_speculator, count_from_zero, read_token_prompts, warm_up
 from executor.models import vocab_size_of
 from executor.pair_source import NamedPair, resolve_pair
 from executor.pairs import BUILT_IN
@@ -145,12 +145,14 @@ def _run(session: Session, scenario: Scenario, requests: Sequence[Request]) -> R
     """All requests in one closed loop, or batch after batch."""
     if scenario.workload.arrivals == "closed":
         records = session.engine.generate(requests).records
+        check_speculator(session)
         count_from_zero(records)
         return records
     records, began_s = Records(), perf_counter()
     for batch in _batches(requests, scenario.workload.batch_size):
         start_s = perf_counter() - began_s
         _append(records, session.engine.generate(batch).records, start_s)
+    check_speculator(session)
     count_from_zero(records)
     return records
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from executor.config import EngineConfig
 from executor.models import LoadedModel, Share, check_same_vocabulary, load_model
 from executor.speculator import SpeculatorTask
@@ -26,7 +28,9 @@ class ModelPair:
     """Capture the narrow steps of both models (see `executor.graphs`)."""
 
     def check(self) -> None:
-        """Refuse models whose tokens differ, before anything large is loaded."""
+        """Refuse devices that are not there and models whose tokens differ, before anything large is loaded."""
+        for device in (self.target_device, self.draft_device):
+            _check_device(device)
         if self.draft is not None:
             check_same_vocabulary(self.target, self.draft)
 
@@ -68,3 +72,10 @@ class ModelPair:
         if self.draft is None:
             raise InputError("draft: needed in modes sd and ssd")
         return self.draft
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
+        raise InputError(f"device: {device!r} cannot be used here ({str(error).splitlines()[0]})") from error

@@ -25,6 +25,7 @@ from executor.models import LoadedModel
 from executor.placement import CoreReservation, Placement
 from executor.roles import ModelPair
 from executor.transport import Transport, best_transport
+from ssdsim.errors import DomainError
 from ssdsim.scenario import Mode
 
 
@@ -121,6 +122,8 @@ def _start_speculator(
 
 def _place(stack: ExitStack, arrangement: Arrangement, apart: bool) -> tuple[Placement, Placement]:
     """Threads and cores of both roles, and this process bound to the verifier's; the same where they share it."""
+    if arrangement.num_threads < 1:
+        raise DomainError("num_threads", "an integer of at least 1", arrangement.num_threads)
     stack.callback(torch.set_num_threads, torch.get_num_threads())
     torch.set_num_threads(arrangement.num_threads)
     free = Placement(num_threads=arrangement.num_threads)

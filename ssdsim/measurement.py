@@ -258,20 +258,36 @@ def read_runs(out: Path) -> list[FinishedRun]:
 
 
 def check_same_measurement(out: Path, common: dict[str, Any], *, resume: bool) -> None:
-    """Claim `out` for runs that share `common`; InputError where it holds something else or is not to be resumed."""
+    """Claim `out` for runs that share `common`; InputError where it holds something else or is not to be resumed.
+
+    A claim under which no run was stored, left by a start that failed, holds nothing.
+    """
     file = out / "measurement.json"
-    if not file.is_file():
-        out.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(common, indent=1, sort_keys=True) + "\n")
+    if not file.is_file() or not any(path.suffix != ".partial" for path in (out / "runs").glob("*")):
+        _claim(file, common)
         return
     if not resume:
         raise InputError(
             f"out: {out} holds a measurement already; add --resume to complete it or choose another folder"
         )
-    found = json.loads(file.read_text())
+    try:
+        found = json.loads(file.read_text())
+    except ValueError as error:
+        raise InputError(f"out: {file} is no JSON ({error}); choose another folder") from error
     different = sorted(key for key in common.keys() | found.keys() if common.get(key) != found.get(key))
     if different:
         raise InputError(f"out: {out} holds a measurement with other {', '.join(different)}; choose another folder")
+
+
+def _claim(file: Path, common: dict[str, Any]) -> None:
+    """Write `common` at once or not at all."""
+    partial = file.with_suffix(".partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(common, indent=1, sort_keys=True) + "\n")
+        partial.replace(file)
+    except OSError as error:
+        raise InputError(f"out: cannot write {file} ({error.strerror}); choose another folder") from error
 
 
 def _relevant(mode: Mode, drafting: Drafting) -> Drafting:

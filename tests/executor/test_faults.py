@@ -245,7 +245,8 @@ def test_a_draft_that_cannot_be_used_is_one_message_and_exit_code_2(
     [
         ([*SHORT, "--context", "10"], EXIT_BAD_INPUT, "max_context_tokens"),
         ([*SHORT, "--context", "100000"], EXIT_BAD_INPUT, "max_context_tokens"),
-        (["--prompt-ids", "5,96"], EXIT_BAD_INPUT, "token ids below 96"),
+        (["--prompt-ids", "5,96"], EXIT_BAD_INPUT, "token ids from 0 to 95; got 96"),
+        (["--prompt-ids=5,-2"], EXIT_BAD_INPUT, "token ids from 0 to 95; got -2"),
         (["--prompt-ids", "five"], EXIT_BAD_INPUT, "--prompt-ids five"),
         (["--prompts", "/no/such/file"], EXIT_BAD_INPUT, "/no/such/file"),
         ([*SHORT, "--batch-size", "0"], EXIT_BAD_INPUT, "batch_size"),
@@ -256,23 +257,58 @@ def test_a_draft_that_cannot_be_used_is_one_message_and_exit_code_2(
             EXIT_BROKEN,
             "batch_size: the cache of 1000000",
         ),
+        ([*SHORT, "--threads", "0"], EXIT_BAD_INPUT, "num_threads"),
+        ([*SHORT, "--device", "nowhere"], EXIT_BAD_INPUT, "device: 'nowhere' cannot be used here"),
+        ([*SHORT, "--temperature", "1e-38"], EXIT_BAD_INPUT, "temperature: 0 or a finite number of at least 1e-06"),
+        ([*SHORT, "--prompt", "x"], EXIT_BAD_INPUT, "--prompt, --prompt-ids exclude each other"),
+        ([*SHORT, "--prompts", "/no/such/file"], EXIT_BAD_INPUT, "--prompt-ids, --prompts exclude each other"),
+        ([*SHORT, "--pair", "tiny"], EXIT_BAD_INPUT, "--pair and --target exclude each other"),
+        ([*SHORT, "--records", "/proc/nowhere"], EXIT_BAD_INPUT, "records: cannot make /proc/nowhere"),
+        ([*SHORT, "--records", "/proc/self"], EXIT_BAD_INPUT, "records: /proc/self is not empty"),
     ],
     ids=[
         "context too small",
         "context too long",
         "token",
+        "negative token",
         "no token",
         "no file",
         "no batch",
         "lookahead",
         "two values",
         "batch too large",
+        "no thread",
+        "no device",
+        "temperature too small",
+        "two sources of prompts",
+        "ids and a file of prompts",
+        "two pairs",
+        "records cannot be written",
+        "records would be overwritten",
     ],
 )
 def test_a_request_that_cannot_be_met_is_one_message_and_an_exit_code(
     pair: ModelPair, capfd: pytest.CaptureFixture[str], more: list[str], code: int, words: str
 ) -> None:
     assert main(executor(pair, "ar", *more)) == code
+    assert_one_message(capfd, words)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["fallback.kind=ngram", "fallback.num_tokens=20"], "num_tokens"),
+        (["fan_out.policy=explicit", "fan_out.values=[4,3,9]"], "fan_out"),
+        (["fan_out.policy=explicit", "fan_out.values=[4]"], "fan_out"),
+        (["fallback.kind=none", "redraft_hits=true"], "redraft_hits"),
+    ],
+    ids=["too many looked up", "vector too long", "vector too short", "nothing redrafts"],
+)
+def test_a_drafting_that_contradicts_itself_is_refused(
+    pair: ModelPair, capfd: pytest.CaptureFixture[str], more: list[str], words: str
+) -> None:
+    settings = [argument for setting in more for argument in ("--set", setting)]
+    assert main(executor(pair, "ssd", *SHORT, *settings)) == EXIT_BAD_INPUT
     assert_one_message(capfd, words)
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from random_pair import write_random_pair
 
+import executor.measure
+from executor.engine import Generation
 from executor.measure import measure, requests_of
 from executor.pairs import PAIRS_DIR
 from executor.prompts_input import TokenPrompt, gather_prompts, tokenise
-from ssdsim.errors import InputError
+from executor.session import Session
+from ssdsim.errors import InputError, RunError
 from ssdsim.measurement import (
     FinishedRun,
     MeasurementPlan,
@@ -232,6 +238,43 @@ def test_speculation_without_a_draft_is_refused_before_anything_runs(models: Mod
     with pytest.raises(InputError, match="draft: modes sd and ssd need one"):
         measure(plan_of(alone, tmp_path / "out"), Heard())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_start_that_fails_does_not_keep_its_folder(models: ModelSource, tmp_path: Path) -> None:
+    """The corrected call goes through, without --resume."""
+    too_long = Texts(num_prompts=4, max_tokens=100_000, seed=5)
+    failed = MeasurementPlan(models=models, texts=too_long, runs=schedule(settings(Mode.AR)), out=tmp_path)
+    with pytest.raises(InputError, match="max_context_tokens"):
+        measure(failed, Heard())
+    plan = MeasurementPlan(models=models, texts=TEXTS, runs=failed.runs, out=tmp_path)
+    measure(plan, Heard())
+    assert read_runs(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(models: ModelSource, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="out: cannot write"):
+        measure(plan_of(models, tmp_path / "file"), Heard())
+
+
+def test_a_run_that_lost_its_speculator_is_not_kept(
+    models: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It measured plain decoding; the runs before it are kept."""
+
+    def generate_alone(session: Session, *rest: Any) -> Generation:
+        if session.speculator is not None:
+            os.kill(session.speculator.pid, signal.SIGKILL)
+        return _generate(session, *rest)
+
+    _generate = executor.measure._generate
+    monkeypatch.setattr(executor.measure, "_generate", generate_alone)
+    plan = MeasurementPlan(
+        models=models, texts=TEXTS, runs=schedule([*settings(Mode.SD), *settings(Mode.SSD)]), out=tmp_path
+    )
+    with pytest.raises(RunError, match="the speculator was lost"):
+        measure(plan, Heard())
+    assert [run.setting.mode for run in read_runs(tmp_path)] == [Mode.SD]
 
 
 def test_few_prompts_for_a_large_batch_are_remarked(models: ModelSource, tmp_path: Path) -> None:
