@@ -28,7 +28,7 @@ from executor.session import Arrangement, open_engine
 from executor.vocabulary import HeadVocabulary
 from ssdsim.errors import DomainError, InputError
 from ssdsim.measurement import Reporter
-from ssdsim.observation import ObservationPlan, Observed, check_empty, write_observations
+from ssdsim.observation import ObservationPlan, Observed, check_same_observations, claim, write_observations
 from ssdsim.scenario import Mode
 from ssdsim.verification import acceptance_prob, saguaro_reweight, top_tokens
 
@@ -46,20 +46,26 @@ class Text(NamedTuple):
 
 
 def observe(plan: ObservationPlan, reporter: Reporter) -> None:
-    """Write, read and store; raises InputError for what cannot be used."""
-    check_empty(plan.out)
+    """Write, read and store, unless an earlier attempt did; raises InputError for what cannot be used."""
+    is_finished = claim(plan.out, resume=plan.resume)
     pair = resolve_pair(plan.models)
     if pair.models.draft is None:
         raise InputError("draft: there is nothing to observe without one; give --draft SOURCE")
     prompts = read_token_prompts(plan.texts, pair)
+    asked = _asked(plan, pair, prompts)
+    if is_finished:
+        check_same_observations(plan.out, asked)
+        return
+    draft = pair.models.load_draft()
+    head_of(draft, plan.max_fan_out)
     tokens = len(prompts) * plan.texts.max_tokens
     reporter.start(tokens * len(plan.temperatures), 0)
     observed: list[Observed] = []
     for temperature in plan.temperatures:
         texts = write_texts(plan, pair, prompts, temperature)
-        observed += observe_texts(plan, pair, texts, temperature)
+        observed += observe_texts(plan, pair, draft, texts, temperature)
         reporter.advance(tokens)
-    write_observations(plan.out, _about(plan, pair, prompts), observed)
+    write_observations(plan.out, {**asked, **_circumstances(plan, prompts)}, observed)
 
 
 def write_texts(
@@ -80,11 +86,10 @@ def write_texts(
 
 
 def observe_texts(
-    plan: ObservationPlan, pair: NamedPair, texts: Sequence[Text], temperature: float
+    plan: ObservationPlan, pair: NamedPair, draft: LoadedModel, texts: Sequence[Text], temperature: float
 ) -> list[Observed]:
     """All conditions at one temperature, from one pass of each model over the texts."""
-    target, draft = pair.models.load_target(), pair.models.load_draft()
-    reader = PairReader(target, draft, plan.fan_out, plan.max_fan_out)
+    reader = PairReader(pair.models.load_target(), draft, plan.fan_out, plan.max_fan_out)
     constants = plan.conditions(temperature)
     parts: list[list[Positions]] = [[] for _ in constants]
     with torch.inference_mode():
@@ -104,15 +109,21 @@ class Positions(NamedTuple):
     ranks: NDArray[np.int64]  # [n]
 
 
+def head_of(draft: LoadedModel, max_fan_out: int) -> HeadVocabulary:
+    """The tokens that the draft can propose; raises DomainError where they are too few for `max_fan_out`."""
+    vocabulary = HeadVocabulary(draft.vocab_size, draft.head_token_ids)
+    if max_fan_out >= vocabulary.size:
+        raise DomainError("max_fan_out", f"must be below the draft's {vocabulary.size} tokens", max_fan_out)
+    return vocabulary
+
+
 class PairReader:
     """Both models over one text at a time."""
 
     def __init__(self, target: LoadedModel, draft: LoadedModel, fan_out: int, max_fan_out: int) -> None:
         self._target, self._draft = target, draft
-        self._vocabulary = HeadVocabulary(draft.vocab_size, draft.head_token_ids)
+        self._vocabulary = head_of(draft, max_fan_out)
         self._fan_out, self._max_fan_out = fan_out, max_fan_out
-        if max(fan_out, max_fan_out) >= self._vocabulary.size:
-            raise DomainError("max_fan_out", f"must be below the draft's {self._vocabulary.size} tokens", max_fan_out)
 
     def read(self, text: Text, temperature: float, downweights: Sequence[float]) -> list[Positions]:
         """The written positions, once per Saguaro constant."""
@@ -212,17 +223,27 @@ def _observed(temperature: float, downweight: float, texts: Sequence[Positions])
     return Observed(temperature=temperature, downweight=downweight, lengths=lengths, **padded)
 
 
-def _about(plan: ObservationPlan, pair: NamedPair, prompts: list[TokenPrompt]) -> dict[str, Any]:
+def _asked(plan: ObservationPlan, pair: NamedPair, prompts: list[TokenPrompt]) -> dict[str, Any]:
+    """What the observations answer to; those in a folder that is resumed must have the same."""
+    return {
+        "models": pair.describe(),
+        "prompts": {"sha256": prompts_digest(prompts), "num_prompts": len(prompts)},
+        "conditions": plan.condition_names(),
+        "fan_out": plan.fan_out,
+        "max_fan_out": plan.max_fan_out,
+        "max_tokens": plan.texts.max_tokens,
+        "ignore_eos": plan.texts.ignore_eos,
+        "seed": plan.texts.seed,
+    }
+
+
+def _circumstances(plan: ObservationPlan, prompts: list[TokenPrompt]) -> dict[str, Any]:
     kinds = prompt_kinds(prompts)
     return {
         "producer": "executor.teacher_forced",
-        "models": pair.describe(),
-        "prompts": {"sha256": prompts_digest(prompts), "num_prompts": len(prompts)},
         "prompt_kinds": kinds,
         "kind_of_text": [kinds.index(prompt.kind) for prompt in prompts],
-        "fan_out": plan.fan_out,
-        "max_tokens": plan.texts.max_tokens,
-        "seed": plan.texts.seed,
+        "num_threads": plan.num_threads,
         "machine": describe_machine(),
         "load": describe_load(),
         "versions": software_versions(),

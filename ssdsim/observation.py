@@ -3,7 +3,7 @@
 `ssdsim measure --teacher-forced` asks an executor for these observations (entry point `ssdsim.verbs`, name
 `teacher_forced`); `ssdsim.calibration.forced` estimates acceptance and hit curves from them. No engine takes part.
 
-    DIR/about.json            models, prompts and their kinds, machine, seed
+    DIR/about.json            what was asked (models, prompts and their kinds, conditions, seed), machine
     DIR/T1-C0.5.npz           one `Observed` per temperature and Saguaro constant
     DIR/rank_trace.json       ranks of the greedy texts: a profile's `rank_trace`
 """
@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -40,17 +41,26 @@ class ObservationPlan:
     fan_out: int
     """Candidates at every position whose probability a constant below 1 lowers."""
     max_fan_out: int
+    """Of the hit curves, from which the hit rate at `fan_out` is read too."""
     num_threads: int = 1
+    resume: bool = False
+    """Whether `out` may hold these very observations already."""
 
     def __post_init__(self) -> None:
-        for name in ("fan_out", "max_fan_out"):
+        for name in ("max_fan_out", "fan_out", "num_threads"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise DomainError(name, "an integer of at least 1", value)
+        if self.fan_out > self.max_fan_out:
+            raise DomainError("fan_out", f"must be at most max_fan_out, which is {self.max_fan_out}", self.fan_out)
 
     def conditions(self, temperature: float) -> tuple[float, ...]:
         """Saguaro constants to observe at `temperature`; a greedy draft is a point mass that none can lower."""
         return (1.0, *dict.fromkeys(c for c in self.downweights if c != 1.0)) if temperature > 0 else (1.0,)
+
+    def condition_names(self) -> list[str]:
+        """Of everything that is observed, in its order."""
+        return [condition_name(t, c) for t in self.temperatures for c in self.conditions(t)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +89,8 @@ class Observed:
 
     @property
     def name(self) -> str:
-        """Of the condition, fit for a file."""
-        return f"T{self.temperature:g}-C{self.downweight:g}"
+        """Of the condition."""
+        return condition_name(self.temperature, self.downweight)
 
     @property
     def written(self) -> NDArray[np.bool_]:
@@ -98,10 +108,36 @@ class Observed:
         return [row[:length].tolist() for row, length in zip(self.ranks, self.lengths, strict=True)]
 
 
-def check_empty(out: Path) -> None:
-    """Refuse to mix observations."""
-    if (out / "about.json").exists():
-        raise InputError(f"out: {out} holds observations already; choose another folder")
+def condition_name(temperature: float, downweight: float) -> str:
+    """A name fit for a file."""
+    return f"T{temperature:g}-C{downweight:g}"
+
+
+def claim(out: Path, *, resume: bool) -> bool:
+    """Make the folder `out`, before anything is computed, and tell whether it holds observations already.
+
+    Raises InputError where it cannot be used, or holds observations that are not to be resumed.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out: {out} cannot be made a folder ({error.strerror}); choose another one") from error
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise InputError(f"out: {out} cannot be written to; choose another folder")
+    is_finished = (out / "about.json").exists()
+    if is_finished and not resume:
+        raise InputError(
+            f"out: {out} holds observations already; add --resume to show them again or choose another folder"
+        )
+    return is_finished
+
+
+def check_same_observations(out: Path, asked: Mapping[str, Any]) -> None:
+    """InputError where the observations in `out` answer to something else than `asked`."""
+    about, _ = read_observations(out)
+    different = sorted(name for name, value in asked.items() if about.get(name) != value)
+    if different:
+        raise InputError(f"out: {out} holds observations with other {', '.join(different)}; choose another folder")
 
 
 def write_observations(out: Path, about: Mapping[str, Any], observed: list[Observed]) -> None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ssdsim.cli.grid_options import GridOptions
+from ssdsim.cli.grid_options import DEFAULT_FAN_OUT, GridOptions
 from ssdsim.cli.options import AsJson, Quiet, Seed
-from ssdsim.cli.output import complain
+from ssdsim.cli.output import remark
 from ssdsim.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from ssdsim.measurement import MeasurementPlan, ModelSource, PlannedRun, Texts
+    from ssdsim.measurement import MeasurementPlan, PlannedRun
+    from ssdsim.observation import ObservationPlan
     from ssdsim.profile import Behaviour
 
 EXAMPLE = (
@@ -24,6 +25,19 @@ EXAMPLE = (
     "before deploying a draft: ssdsim measure --teacher-forced --target DIR --draft DIR --out observed"
 )
 DEFAULT_PAIR = "tiny"
+_OF_RUNS = (
+    "mode",
+    "fan_out_on_miss",
+    "fallback",
+    "batch",
+    "sets",
+    "synthetic",
+    "repeat",
+    "interleave",
+    "anchor_every",
+)
+"""Parameters of `measure` that mean nothing without an engine."""
+_OF_TEACHER_FORCED = ("max_fan_out",)
 
 
 def register(app: typer.Typer) -> None:
@@ -32,6 +46,7 @@ def register(app: typer.Typer) -> None:
 
 
 def measure(
+    ctx: typer.Context,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Records go here, one folder per run.")],
     pair: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"A built-in pair: tiny, smollm2 (default: {DEFAULT_PAIR}).")
@@ -102,7 +117,14 @@ def measure(
 ) -> None:
     """Measure AR, SD and SSD with real models: rates, acceptance, hit rates, and where the time of a round goes."""
     from ssdsim.measurement import MeasurementPlan, ModelSource, Texts
+    from ssdsim.observation import ObservationPlan
 
+    if teacher_forced:
+        _refuse_given(ctx, _OF_RUNS, "not used with --teacher-forced, which makes no runs")
+    else:
+        _refuse_given(ctx, _OF_TEACHER_FORCED, "used with --teacher-forced only")
+    _check_least("--seed", seed or 0, 0)
+    _check_least("--threads", threads, 1)
     models = ModelSource(
         pair=pair if pair is not None or target is not None else DEFAULT_PAIR,
         target=target,
@@ -133,7 +155,18 @@ def measure(
         sets=sets,
     )
     if teacher_forced:
-        _observe(models, texts, options, out, max_fan_out, as_json=as_json, quiet=quiet)
+        observations = ObservationPlan(
+            models=models,
+            texts=texts,
+            out=out,
+            temperatures=tuple(options.parsed_temperatures() or [0.0, 1.0]),
+            downweights=tuple(options.parsed_downweights()),
+            fan_out=options.uniform_fan_out() if fan_out else min(DEFAULT_FAN_OUT, max_fan_out),
+            max_fan_out=max_fan_out,
+            num_threads=threads,
+            resume=resume,
+        )
+        _observe(observations, options.parsed_lookaheads(), as_json=as_json, quiet=quiet)
     else:
         runs = _schedule(options, repeat, anchor_every, texts.seed, interleave=interleave)
         law = _law(synthetic)
@@ -164,45 +197,45 @@ def _measure(plan: MeasurementPlan, *, as_json: bool, quiet: bool) -> None:
     (print_document if as_json else show)([read_run(plan.folder(run)) for run in plan.runs])
 
 
-def _observe(
-    models: ModelSource,
-    texts: Texts,
-    options: GridOptions,
-    out: Path,
-    max_fan_out: int,
-    *,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def _observe(plan: ObservationPlan, lookaheads: list[int], *, as_json: bool, quiet: bool) -> None:
     """Two forward passes over text that the target writes, then estimates from what they said."""
     from ssdsim.cli.observation_report import print_document, show
     from ssdsim.extensions import load_extension
-    from ssdsim.observation import ObservationPlan
 
-    plan = ObservationPlan(
-        models=models,
-        texts=texts,
-        out=out,
-        temperatures=tuple(options.parsed_temperatures() or [0.0, 1.0]),
-        downweights=tuple(options.parsed_downweights()),
-        fan_out=options.uniform_fan_out(),
-        max_fan_out=max_fan_out,
-    )
     observe = load_extension("ssdsim.verbs", "teacher_forced")
     observe(plan, TokenProgress(quiet=quiet))
-    (print_document if as_json else show)(plan.out, options.parsed_lookaheads())
+    (print_document if as_json else show)(plan.out, lookaheads)
+
+
+def _refuse_given(ctx: typer.Context, names: tuple[str, ...], why: str) -> None:
+    """InputError that names the options among the parameters `names` which the user wrote."""
+    from ssdsim.errors import InputError
+
+    written = [p.opts[0] for p in ctx.command.params if p.name in names and _is_given(ctx, p.name)]
+    if written:
+        raise InputError(f"{', '.join(written)}: {why}; leave {'it' if len(written) == 1 else 'them'} out")
+
+
+def _is_given(ctx: typer.Context, name: str) -> bool:
+    """Whether a parameter was on the command line."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _check_least(option: str, value: int, least: int) -> None:
+    from ssdsim.errors import DomainError
+
+    if value < least:
+        raise DomainError(option, f"must be at least {least}", value)
 
 
 def _schedule(
     options: GridOptions, repeats: int, anchor_every: int, seed: int, *, interleave: bool
 ) -> tuple[PlannedRun, ...]:
-    from ssdsim.errors import DomainError
     from ssdsim.measurement import schedule
 
-    if repeats < 1:
-        raise DomainError("--repeat", "must be at least 1", repeats)
-    if anchor_every < 0:
-        raise DomainError("--anchor-every", "must be at least 0", anchor_every)
+    _check_least("--repeat", repeats, 1)
+    _check_least("--anchor-every", anchor_every, 0)
     return schedule(options.settings(), repeats=repeats, interleave=interleave, anchor_every=anchor_every, seed=seed)
 
 
@@ -221,4 +254,4 @@ class TokenProgress:
         self._line.advance(count)
 
     def remark(self, text: str) -> None:
-        complain(f"note: {text}")
+        remark(f"note: {text}", quiet=self._quiet)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -181,6 +182,29 @@ def test_constants_are_observed_on_the_same_text(observed: ObservationPlan) -> N
 def test_observations_are_not_overwritten(observed: ObservationPlan) -> None:
     with pytest.raises(InputError, match="holds observations already"):
         observe(observed, _Reporter())
+
+
+def test_a_plan_lowers_no_more_candidates_than_its_curves_hold(observed: ObservationPlan) -> None:
+    with pytest.raises(DomainError, match="fan_out: must be at most max_fan_out, which is 6; got 7"):
+        replace(observed, fan_out=MAX_FAN_OUT + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("temperatures", (0.0, 0.7)),
+        ("fan_out", FAN_OUT + 1),
+        ("max_fan_out", MAX_FAN_OUT + 1),
+        ("texts", Texts(num_prompts=4, max_tokens=12, seed=6)),
+        ("texts", Texts(num_prompts=4, max_tokens=12, seed=5, ignore_eos=True)),
+        ("texts", Texts(num_prompts=3, max_tokens=12, seed=5)),
+    ],
+)
+def test_a_plan_resumes_its_own_observations_only(observed: ObservationPlan, name: str, other: object) -> None:
+    """Other threads write the same texts."""
+    observe(replace(observed, resume=True, num_threads=2), _Reporter())
+    with pytest.raises(InputError, match="holds observations with other"):
+        observe(replace(observed, resume=True, **{name: other}), _Reporter())
 
 
 def test_the_engine_meets_the_ranks_that_were_foreseen(observed: ObservationPlan, tmp_path: Path) -> None:
