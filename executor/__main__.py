@@ -153,6 +153,8 @@ def _job(arguments: argparse.Namespace) -> Job:
         draft_device=arguments.device,
     )
     pair = resolve_pair(source)
+    if pair.is_dummy and not arguments.prompt_ids:
+        raise InputError("prompts: a dummy model has no tokenizer; give token ids with --prompt-ids 1,2,3")
     tokenizer = None if arguments.prompt_ids else pair.tokenizer()
     requests = _requests(arguments, tokenizer)
     needed = max(len(request.prompt) + request.max_tokens for request in requests)

@@ -312,6 +312,13 @@ def test_a_drafting_that_contradicts_itself_is_refused(
     assert_one_message(capfd, words)
 
 
+def test_a_text_for_a_model_without_a_tokenizer_is_refused(
+    pair: ModelPair, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--target", f"dummy:{pair.target}", "--mode", "ar", "--prompt", "x"]) == EXIT_BAD_INPUT
+    assert_one_message(capfd, "give token ids with --prompt-ids")
+
+
 def assert_one_message(capfd: pytest.CaptureFixture[str], words: str) -> None:
     out, err = capfd.readouterr()
     lines = err.strip().splitlines()
