@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 from ssdsim.calibration.profile_from_records import calibrate
 from ssdsim.calibration.runs import Run
 from ssdsim.catalog import load_profile
-from ssdsim.errors import InputError
+from ssdsim.errors import InputError, SsdsimError
 from ssdsim.evaluate import Method, evaluate
 from ssdsim.extensions import load_extension
 from ssdsim.measurement import (
@@ -42,6 +43,11 @@ from ssdsim.validation.predictions import scenario_of
 from ssdsim.validation.simulated import Execute, simulated_measurement
 
 Row = dict[str, Any]
+
+BAD_INPUT, BROKEN, INTERRUPTED = 2, 70, 130
+"""Exit codes, the command line's own."""
+_CPU_REFUSALS = ("can't allocate memory", "not enough memory")
+"""How torch's CPU allocator says that there is no more memory; a GPU's has an exception of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +75,14 @@ class Study:
             print(line)
         for name, finding in findings.items():
             print(f"{name.replace('_', ' ')}: {finding}")
+        self.keep(rows, findings)
+
+    def keep(self, rows: Sequence[Row], findings: Mapping[str, Any]) -> None:
+        """Write summary.json beside its place and move it there."""
         summary = {"study": self.name, "rows": list(rows), "findings": findings}
-        (self.out / "summary.json").write_text(json.dumps(summary, indent=1, default=str) + "\n")
+        partial = self.out / "summary.json.partial"
+        partial.write_text(json.dumps(summary, indent=1, default=str) + "\n")
+        partial.replace(self.out / "summary.json")
 
 
 class _Progress:
@@ -95,13 +107,15 @@ def study_from_arguments(name: str, about: str, *, num_prompts: int = 12, max_to
     return study_of(name, parser.parse_args())
 
 
-def study_parser(name: str, about: str, *, num_prompts: int = 12, max_tokens: int = 64) -> argparse.ArgumentParser:
-    """The options that every study has."""
+def study_parser(
+    name: str, about: str, *, num_prompts: int = 12, max_tokens: int = 64, default_pair: str = "tiny"
+) -> argparse.ArgumentParser:
+    """The options that every study has; `default_pair` is what its help says of a call without a pair."""
     parser = argparse.ArgumentParser(
         prog=f"python -m experiments.{name}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="runs and summary.json go here")
-    parser.add_argument("--pair", metavar="NAME", help="a built-in pair (default: tiny)")
+    parser.add_argument("--pair", metavar="NAME", help=f"a built-in pair (default: {default_pair})")
     parser.add_argument("--target", metavar="SOURCE", help="instead of --pair: the target's weights")
     parser.add_argument("--draft", metavar="SOURCE", help="the draft that goes with --target")
     parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
@@ -115,8 +129,8 @@ def study_parser(name: str, about: str, *, num_prompts: int = 12, max_tokens: in
 
 
 def study_of(name: str, given: argparse.Namespace) -> Study:
-    """The study that parsed options ask for."""
-    return Study(
+    """The study that parsed options ask for; its folder is there and can be written to."""
+    study = Study(
         name=name,
         out=given.out,
         models=ModelSource(
@@ -131,19 +145,51 @@ def study_of(name: str, given: argparse.Namespace) -> Study:
         texts=Texts(num_prompts=given.num_prompts, max_tokens=given.max_tokens, ignore_eos=True, seed=given.seed),
         execute=_executor(given.simulate),
     )
+    _claim_folder(given.out)
+    return study
+
+
+def _claim_folder(out: Path) -> None:
+    """Make the folder, and refuse one that cannot be written to before anything is computed."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise InputError(f"out: {out} cannot be written to ({error.strerror}); choose another folder") from error
 
 
 def start(main: Callable[[], None]) -> None:
-    """Run a study's `main`; bad input ends it with a message and exit code 2."""
+    """Run a study's `main`; what ends it early becomes one message and the command line's exit codes."""
     try:
         main()
     except InputError as error:
-        sys.exit(_told(error))
+        sys.exit(_told(f"error: {error}", BAD_INPUT))
+    except SsdsimError as error:
+        sys.exit(_told(f"error: {error}", BROKEN))
+    except KeyboardInterrupt:
+        sys.exit(_told("interrupted; what was finished is kept, the same call completes it", INTERRUPTED))
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        sys.exit(_told(f"error: out of memory ({reason}); what was finished is kept, ask for less", BROKEN))
 
 
-def _told(error: InputError) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
+def _told(message: str, code: int) -> int:
+    print(message, file=sys.stderr)
+    return code
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an allocator's refusal is the error or what led to it."""
+    while error is not None:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return True
+        if any(words in str(error) for words in _CPU_REFUSALS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _executor(simulate: str | None) -> Execute:

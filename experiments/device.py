@@ -1,40 +1,82 @@
 """A device's own numbers, for a pair whose weights cannot be had.
 
-Random weights in the shapes of Llama-3.1-8B and Llama-3.2-1B (or any --target dummy:CONFIG --draft dummy:CONFIG):
-how long a forward of either takes over batch, width and context, its dense part and its attention apart; then AR, SD
-and SSD with outcomes drawn from a typical law, target and draft as two processes on one device.
+Random weights in the shapes of Llama-3.1-8B and Llama-3.2-1B (or any --target dummy:CONFIG --draft dummy:CONFIG, or a
+built-in --pair): how long a forward of either takes over batch, width and context, its dense part and its attention
+apart; then AR, SD and SSD, target and draft as two processes on one device. Where weights are random, outcomes are
+drawn from a typical law.
 
     python -m experiments.device --out DIR --device cuda:0 --dtype bfloat16 --cuda-graphs
     python -m experiments.device --out DIR --widths 1,5 --contexts 64,256 --target dummy:A.json --draft dummy:B.json
+    python -m experiments.device --out DIR --contexts 64,256 --pair tiny
 
-forwards.csv has every forward; `ssdsim calibrate DIR/runs/runs/*` makes a profile of the runs.
+about.json says on what it was measured, forwards.csv has every forward, each written as soon as it was timed, and
+summary.json their parts and the rates; `ssdsim calibrate DIR/runs/runs/*` makes a profile of the runs. The same call
+again completes what an earlier one left. What does not fit into memory is left out, with a word on stderr.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+import gc
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from experiments.common import Row, Study, observed, per_position, setting, start, study_of, study_parser
-from ssdsim.errors import InputError
+from experiments.common import (
+    Row,
+    Study,
+    aligned,
+    observed,
+    per_position,
+    setting,
+    start,
+    study_of,
+    study_parser,
+)
+from ssdsim.errors import InputError, RunError
+from ssdsim.measurement import FinishedRun, RunSetting
 from ssdsim.scenario import Mode
+
+if TYPE_CHECKING:
+    from executor.decoder import Decoder
+    from executor.models import LoadedModel
+    from executor.pair_source import NamedPair
+    from executor.roles import ModelPair
 
 SHAPES = Path(__file__).parent / "shapes"
 TARGET, DRAFT = f"dummy:{SHAPES / 'llama-3.1-8b.json'}", f"dummy:{SHAPES / 'llama-3.2-1b.json'}"
 """Published shapes: layers, widths, heads, vocabulary, rotary scaling."""
+ROLES = ("target", "draft")
 LOOKAHEAD, FAN_OUT = 4, 3
 REPEATS = 12
+WARM_UPS = 2
+"""The first repeats, which touch memory and choose kernels, do not count."""
+_SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+
+
+class Shape(NamedTuple):
+    """Whose forward, and of what: `batch` rows of `width` new tokens behind `context` cached ones."""
+
+    role: str
+    batch: int
+    width: int
+    context: int
+
+    def __str__(self) -> str:
+        return f"{self.role} batch {self.batch} width {self.width} context {self.context}"
 
 
 class Forward(NamedTuple):
-    """One timed forward: `batch` rows of `width` new tokens behind `context` cached ones."""
+    """One timed forward."""
 
     role: str
     batch: int
@@ -43,6 +85,11 @@ class Forward(NamedTuple):
     seconds: float
     """Median over the repeats."""
     slowest_s: float
+
+    @property
+    def shape(self) -> Shape:
+        """What was timed."""
+        return Shape(*self[:4])
 
 
 class Split(NamedTuple):
@@ -56,49 +103,201 @@ class Split(NamedTuple):
     """Per cached token of the whole batch."""
 
 
-def time_forwards(
-    role: str, source: str, study: Study, batches: Sequence[int], widths: Sequence[int], contexts: Sequence[int]
-) -> Iterator[Forward]:
-    """Every combination, smallest first; a cache that does not fit ends it with the allocator's own error."""
+class ForwardsFile:
+    """forwards.csv: what an earlier call left, and every further row as soon as it is there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.found = {forward.shape: forward for forward in _read_forwards(path)}
+        partial = path.with_name(f"{path.name}.partial")
+        with partial.open("w", newline="") as file:
+            csv.writer(file).writerows([Forward._fields, *self.found.values()])
+        partial.replace(path)
+
+    def append(self, forward: Forward) -> None:
+        """Keep a row; closing the file brings it to the disk."""
+        self.found[forward.shape] = forward
+        with self._path.open("a", newline="") as file:
+            csv.writer(file).writerow(forward)
+
+
+def _read_forwards(path: Path) -> list[Forward]:
+    """The whole rows of the file; a last one that was cut short is left out."""
+    if not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        head, *rows = list(csv.reader(file.read().rpartition("\n")[0].splitlines())) or [[]]
+    try:
+        if head and tuple(head) != Forward._fields:
+            raise ValueError(f"columns {', '.join(head)}")
+        return [_forward(*row) for row in rows]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"out: {path} is not of this study ({error}); choose another folder") from error
+
+
+def _forward(role: str, batch: str, width: str, context: str, seconds: str, slowest_s: str) -> Forward:
+    return Forward(role, int(batch), int(width), int(context), float(seconds), float(slowest_s))
+
+
+def checked_pair(study: Study, contexts: Sequence[int], widths: Sequence[int]) -> NamedPair:
+    """The pair to time; InputError for whatever would fail later and can be known now."""
+    from executor.measure import read_token_prompts
+    from executor.models import DTYPES
+    from executor.pair_source import resolve_pair
+
+    if len(set(contexts)) < 2:
+        raise InputError("contexts: give two or more, so that attention can be told from the rest")
+    if study.models.dtype not in DTYPES:
+        raise InputError(f"dtype: one of {', '.join(DTYPES)}; got {study.models.dtype!r}")
+    pair = resolve_pair(study.models)
+    if pair.models.draft is None:
+        raise InputError("draft: give the --draft that goes with --target")
+    limit = min(int(config.max_position_embeddings) for config in _configs(pair.models).values())
+    room = limit - max(widths)
+    if max(contexts) > room:
+        raise InputError(
+            f"contexts: {max(contexts)} and {max(widths)} new tokens are more than the {limit} positions of the "
+            f"models; give contexts of at most {room}"
+        )
+    room = limit - max(len(prompt.tokens) for prompt in read_token_prompts(study.texts, pair))
+    if study.texts.max_tokens > room:
+        raise InputError(
+            f"max_tokens: {study.texts.max_tokens} behind the longest prompt are more than the {limit} positions of "
+            f"the models; give at most {room}"
+        )
+    return pair
+
+
+def _configs(models: ModelPair) -> dict[str, Any]:
+    """Both configurations, by role."""
+    from executor.checkpoints import read_config
+
+    sources = zip(ROLES, (models.target, models.draft), strict=True)
+    return {role: read_config(source) for role, source in sources if source is not None}
+
+
+def provenance(study: Study, pair: NamedPair) -> dict[str, Any]:
+    """On what the forwards and the runs of a folder are measured: rows of two such things do not mix."""
+    from executor.machine import software_versions
+
+    texts = study.texts
+    configs = _configs(pair.models)
+    return {
+        "device": study.models.target_device,
+        "device_name": _device_name(study.models.target_device),
+        "cuda_graphs": study.models.cuda_graphs,
+        "models": pair.describe(),
+        "sizes": {role: {name: getattr(config, name) for name in _SIZES} for role, config in configs.items()},
+        "texts": {"num_prompts": texts.num_prompts, "max_tokens": texts.max_tokens, "seed": texts.seed},
+        "versions": software_versions(),
+    }
+
+
+def _device_name(device: str) -> str:
     import torch
 
-    from executor.decoder import Decoder
-    from executor.models import load_model
+    from executor.machine import describe_machine
 
-    models = study.models
-    device = models.target_device
-    loaded = load_model(
-        source, dtype=models.dtype, device=device, seed=study.texts.seed, cuda_graphs=models.cuda_graphs
-    )
-    generator = np.random.default_rng(study.texts.seed)
-    with torch.inference_mode():
-        for batch in batches:
-            decoder = Decoder(loaded.model, batch, max(contexts) + max(widths))
-            rows = np.arange(batch)
-            for width in widths:
-                tokens = generator.integers(loaded.vocab_size, size=(batch, width))
-                for context in contexts:
-                    times = []
-                    for _ in range(REPEATS + 2):  # the first two touch memory and choose kernels
-                        decoder.lengths[:] = context
-                        _wait_for(device)
-                        began = perf_counter()
-                        decoder.extend(rows, tokens, np.full(batch, width))
-                        _wait_for(device)
-                        times.append(perf_counter() - began)
-                    kept = times[2:]
-                    yield Forward(role, batch, width, context, median(kept), max(kept))
-
-
-def _wait_for(device: str) -> None:
     if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return str(describe_machine()["cpu"])
+
+
+def claim(out: Path, about: Mapping[str, Any]) -> None:
+    """Write about.json; InputError where the folder has forwards of something else."""
+    file = out / "about.json"
+    if not (out / "forwards.csv").is_file():
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        file.write_text(json.dumps({**about, "date": date}, indent=1) + "\n")
+        return
+    try:
+        found = json.loads(file.read_text())
+        different = sorted(name for name in about if found.get(name) != about[name])
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"out: {out} has a forwards.csv without its about.json; choose another folder") from error
+    if different:
+        raise InputError(f"out: {out} has forwards with other {', '.join(different)}; choose another folder")
+
+
+def time_missing(study: Study, pair: ModelPair, wanted: Sequence[Shape], file: ForwardsFile) -> list[str]:
+    """Time what `file` lacks, smallest first; returns what was left out, and why."""
+    left_out: list[str] = []
+    plain = replace(pair, cuda_graphs=False)
+    for role in ROLES:
+        missing = [shape for shape in wanted if shape.role == role and shape not in file.found]
+        if not missing:
+            continue
+        loaded = plain.load_target() if role == "target" else plain.load_draft()
+        for shape in missing:
+            try:
+                file.append(time_forward(loaded, shape, study))
+            except RunError as error:
+                left_out.append(_left_out(str(shape), error))
+            _release_memory()
+        del loaded
+        _release_memory()
+    return left_out
+
+
+def time_forward(loaded: LoadedModel, shape: Shape, study: Study) -> Forward:
+    """Time one shape over a cache of its own; RunError where memory does not suffice."""
+    import torch
+
+    from executor.config import EngineConfig
+    from executor.decoder import Decoder
+    from executor.graphs import EXTENT_STEP, GraphedModel
+    from executor.memory import check_cache_fits, out_of_memory_explained
+
+    capacity = -(-(shape.context + shape.width) // EXTENT_STEP) * EXTENT_STEP
+    config = EngineConfig(
+        mode=Mode.AR, batch_size=shape.batch, max_context_tokens=capacity, vocab_size=loaded.vocab_size
+    )
+    with torch.inference_mode(), out_of_memory_explained(config):
+        check_cache_fits(config, loaded.model)
+        # Graphs end with their cache, and a pool whose graphs have all ended cannot be captured into again.
+        model = GraphedModel(loaded.model) if study.models.cuda_graphs else loaded.model
+        decoder = Decoder(model, shape.batch, capacity)
+        drawn = np.random.default_rng(study.texts.seed)
+        tokens = drawn.integers(loaded.vocab_size, size=(shape.batch, shape.width))
+        times = [_seconds(decoder, tokens, shape.context) for _ in range(WARM_UPS + REPEATS)][WARM_UPS:]
+    return Forward(*shape, median(times), max(times))
+
+
+def _seconds(decoder: Decoder, tokens: np.ndarray[Any, np.dtype[np.int64]], context: int) -> float:
+    """One forward of `tokens` behind `context` cached ones."""
+    batch, width = tokens.shape
+    decoder.lengths[:] = context
+    _wait_for(decoder)
+    began = perf_counter()
+    decoder.extend(np.arange(batch), tokens, np.full(batch, width))
+    _wait_for(decoder)
+    return perf_counter() - began
+
+
+def _wait_for(decoder: Decoder) -> None:
+    if decoder.device.type == "cuda":
         import torch
 
-        torch.cuda.synchronize(device)
+        torch.cuda.synchronize(decoder.device)
+
+
+def _release_memory() -> None:
+    """Give the device back what nobody holds any more: the next shape asks how much is free."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()  # nothing where no GPU is in use
+
+
+def _left_out(what: str, error: RunError) -> str:
+    """The line of something that could not be done, told on stderr."""
+    line = f"{what}: {error}"
+    print(f"left out: {line}", file=sys.stderr, flush=True)
+    return line
 
 
 def split(forwards: Iterable[Forward]) -> list[Split]:
-    """Dense part and attention by a line over the context, for each role, batch and width."""
+    """Dense part and attention by a line over the contexts, of which a role, batch and width must have two."""
     groups: dict[tuple[str, int, int], list[Forward]] = {}
     for forward in forwards:
         groups.setdefault((forward.role, forward.batch, forward.width), []).append(forward)
@@ -106,58 +305,101 @@ def split(forwards: Iterable[Forward]) -> list[Split]:
     for (role, batch, width), members in groups.items():
         contexts = np.array([f.context for f in members], float)
         if len(set(contexts)) < 2:
-            raise InputError("--contexts: give two or more, so that attention can be told from the rest")
+            continue
         slope, dense = np.polyfit(contexts * batch, [f.seconds for f in members], 1)
         found.append(Split(role, batch, width, float(dense), float(slope)))
     return found
 
 
-def generation_rows(study: Study, batches: Sequence[int]) -> list[Row]:
-    """AR, SD and SSD at every batch size, outcomes drawn."""
+def generate(study: Study, batches: Sequence[int], findings: dict[str, Any]) -> list[Row]:
+    """AR, SD and SSD at every batch size, the summary written after each; RunError at the end where any failed."""
+    rows: list[Row] = []
     wanted = [
         setting(mode, lookahead=LOOKAHEAD, fan_out=per_position(FAN_OUT), batch_size=batch)
         for batch in batches
         for mode in Mode
     ]
-    rows: list[Row] = []
-    for run in study.run(wanted):
-        seen = observed(run)
-        names = {"tokens/s": "tokens_per_s", "round (ms)": "round_s", "hit rate": "cache_hit_rate"}
-        values = {head: seen[name].value if name in seen else None for head, name in names.items()}
-        if values["round (ms)"] is not None:
-            values["round (ms)"] *= 1e3
-        rows.append({"batch": run.setting.batch_size, "mode": str(run.setting.mode), **values})
+    failed: list[str] = []
+    for one in wanted:
+        rows += _generated(study, one, failed)
+        study.keep(rows, {**findings, "failed_runs": failed})
+    for line in aligned(rows):
+        print(line)
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(wanted)} runs failed (see above); the others are kept, the same call tries again"
+        )
     return rows
+
+
+def _generated(study: Study, wanted: RunSetting, failed: list[str]) -> list[Row]:
+    """The row of one run; none, and a line in `failed`, where it could not be completed."""
+    try:
+        return [_row(run) for run in study.run([wanted])]
+    except RunError as error:
+        failed.append(_left_out(wanted.name, error))
+        return []
+
+
+def _row(run: FinishedRun) -> Row:
+    seen = observed(run)
+    names = {"tokens/s": "tokens_per_s", "round (ms)": "round_s", "hit rate": "cache_hit_rate"}
+    values = {head: seen[name].value if name in seen else None for head, name in names.items()}
+    if values["round (ms)"] is not None:
+        values["round (ms)"] *= 1e3
+    return {"batch": run.setting.batch_size, "mode": str(run.setting.mode), **values}
 
 
 def main() -> None:
     """Run the study."""
-    parser = study_parser("device", __doc__ or "")
-    parser.set_defaults(target=TARGET, draft=DRAFT)
-    for name, default in (("batches", "1,8"), ("widths", "1,2,5,9,16"), ("contexts", "128,1024,4096")):
-        parser.add_argument(f"--{name}", type=_numbers, default=_numbers(default), metavar="N,..")
-    given = parser.parse_args()
+    given = _parsed()
     study = study_of("device", given)
-    given.out.mkdir(parents=True, exist_ok=True)
-    forwards: list[Forward] = []
-    for role, source in (("target", given.target), ("draft", given.draft)):
-        forwards += time_forwards(role, source, study, given.batches, given.widths, given.contexts)
-    with (given.out / "forwards.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([Forward._fields, *forwards])
-    for part in split(forwards):
+    pair = checked_pair(study, given.contexts, given.widths)
+    about = provenance(study, pair)
+    claim(given.out, about)
+    file = ForwardsFile(given.out / "forwards.csv")
+    wanted = [
+        Shape(role, batch, width, context)
+        for role in ROLES
+        for batch in given.batches
+        for width in given.widths
+        for context in given.contexts
+    ]
+    left_out = time_missing(study, pair.models, wanted, file)
+    parts = split(file.found.values())
+    for part in parts:
         print(
             f"{part.role:6} batch {part.batch:3} width {part.width:3}: dense {1e3 * part.dense_s:8.3f} ms, "
             f"attention {1e6 * part.attention_s_per_token:8.4f} us per cached token"
         )
-    rows = generation_rows(study, given.batches)
-    study.save(rows, device=given.device, dtype=given.dtype, cuda_graphs=given.cuda_graphs)
+    findings = {**about, "split": [part._asdict() for part in parts], "left_out": left_out}
+    study.keep([], findings)
+    generate(study, _fitting(given.batches, file), findings)
+
+
+def _parsed() -> argparse.Namespace:
+    default = "the shapes of Llama-3.1-8B and Llama-3.2-1B"
+    parser = study_parser("device", __doc__ or "", default_pair=default)
+    for name, numbers in (("batches", "1,8"), ("widths", "1,2,5,9,16"), ("contexts", "128,1024,4096")):
+        parser.add_argument(f"--{name}", type=_numbers, default=_numbers(numbers), metavar="N,..")
+    given = parser.parse_args()
+    if given.pair is None and given.target is None:
+        given.target, given.draft = TARGET, given.draft or DRAFT
+    return given
+
+
+def _fitting(batches: Sequence[int], file: ForwardsFile) -> list[int]:
+    """The batch sizes of which any forward of both models fits into memory."""
+    timed = {(shape.role, shape.batch) for shape in file.found}
+    return [batch for batch in batches if all((role, batch) in timed for role in ROLES)]
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    values = tuple(int(part) for part in text.split(","))
-    if min(values) < 1:
+    """Each number once, smallest first."""
+    values = sorted({int(part) for part in text.split(",")})
+    if values[0] < 1:
         raise argparse.ArgumentTypeError("positive integers, separated by commas")
-    return values
+    return tuple(values)
 
 
 if __name__ == "__main__":
