@@ -238,10 +238,10 @@ def _requests(arguments: argparse.Namespace, tokenizer: Any) -> list[Request]:
 
 def _tokenised(arguments: argparse.Namespace, tokenizer: Any) -> list[tuple[int, ...]]:
     """The texts of the command line, else of the file, else the project's own prompts."""
-    from executor.pairs.prompts import PROMPTS_FILE, Prompt, read_prompts
+    from executor.pairs.prompts import PROMPTS_FILE, Prompt, checked_text, read_prompts
     from executor.prompts_input import tokenise
 
-    texts = [Prompt(str(i), "text", text) for i, text in enumerate(arguments.prompt)]
+    texts = [Prompt(str(i), "text", checked_text("--prompt", text)) for i, text in enumerate(arguments.prompt)]
     texts = texts or read_prompts(arguments.prompts or PROMPTS_FILE)
     return [prompt.tokens for prompt in tokenise(texts, tokenizer, raw=arguments.raw)]
 

@@ -73,6 +73,8 @@ def _from_dataset(spec: str, count: int) -> list[Prompt]:
     name, _, rest = spec.partition(":")
     split, _, field = rest.partition(":")
     rows = _rows(name, split or "train", count)
+    if not rows:
+        raise InputError(f"dataset: {name} has no rows in split {split or 'train'}; name another, {name}:SPLIT")
     return [Prompt(f"{name}-{i}", name, _text(row, field, name)) for i, row in enumerate(rows)]
 
 

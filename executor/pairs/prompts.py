@@ -67,8 +67,21 @@ def _parse(path: Path, text: str) -> Iterator[Prompt]:
 def _prompt(where: str, line: str, default_id: str) -> Prompt:
     try:
         fields = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}: not JSON ({error.msg}); write one object per line") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON ({str(error).partition(':')[0]}); write one object per line") from error
     if not isinstance(fields, dict) or not isinstance(fields.get("prompt"), str) or not fields["prompt"]:
         raise InputError(f'{where}: needs a non-empty string "prompt"; got {line.strip()[:60]!r}')
-    return Prompt(str(fields.get("id", default_id)), str(fields.get("kind", "other")), fields["prompt"])
+    return Prompt(
+        str(fields.get("id", default_id)), str(fields.get("kind", "other")), checked_text(where, fields["prompt"])
+    )
+
+
+def checked_text(where: str, text: str) -> str:
+    """`text`; InputError where it is no Unicode text, which JSON's escapes and command lines allow to write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{where}: holds {text[error.start]!r}, which is half a character; correct the text"
+        ) from error
+    return text

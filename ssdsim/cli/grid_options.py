@@ -63,12 +63,13 @@ class GridOptions:
         """Lookaheads, the default one where none was given."""
         return parse_list("-K", self.lookaheads, parse_count) or [DEFAULT_LOOKAHEAD]
 
-    def uniform_fan_out(self) -> int:
-        """The one fan-out at every position that `--teacher-forced` lowers with Saguaro's constant."""
+    def uniform_fan_out(self, most: int) -> int:
+        """The one fan-out at every position that `--teacher-forced` lowers with Saguaro's constant; without one, the
+        usual one as far as `most` allows."""
         given = parse_list("--fan-out", self.fan_outs, parse_count)
         if len(given) > 1:
             raise InputError("--fan-out: one number with --teacher-forced; the curves hold every fan-out")
-        return given[0] if given else DEFAULT_FAN_OUT
+        return given[0] if given else min(DEFAULT_FAN_OUT, most)
 
     def base(self) -> Drafting:
         """The drafting that the grid varies: defaults, `--set drafting.FIELD=VALUE` and `--fan-out-on-miss`."""

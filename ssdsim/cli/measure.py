@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ssdsim.cli.grid_options import DEFAULT_FAN_OUT, GridOptions
+from ssdsim.cli.grid_options import GridOptions
 from ssdsim.cli.options import AsJson, Quiet, Seed
 from ssdsim.cli.output import remark
 from ssdsim.cli.progress import Progress
@@ -161,7 +161,7 @@ def measure(
             out=out,
             temperatures=tuple(options.parsed_temperatures() or [0.0, 1.0]),
             downweights=tuple(options.parsed_downweights()),
-            fan_out=options.uniform_fan_out() if fan_out else min(DEFAULT_FAN_OUT, max_fan_out),
+            fan_out=options.uniform_fan_out(max_fan_out),
             max_fan_out=max_fan_out,
             num_threads=threads,
             resume=resume,

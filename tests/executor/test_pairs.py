@@ -322,6 +322,8 @@ class TestPrompts:
             ('{"prompt": "a"}\n{"prompt": ""}\n', "line 2: needs a non-empty"),
             ('{"prompt": "a", "id": "x"}\n{"prompt": "b", "id": "x"}\n', "line 2: the id 'x' repeats"),
             ("\n", "holds none"),
+            ('{"prompt": "a"}\n{"prompt": "\\ud800"}\n', "line 2: .*half a character"),
+            ("[" * 100_000, "line 1: not JSON"),
         ],
     )
     def test_a_bad_file_is_refused_by_line(self, tmp_path: Path, text: str, message: str) -> None:
