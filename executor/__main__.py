@@ -44,6 +44,8 @@ class Job:
     decode: Callable[[Sequence[int]], str] | None
     """From tokens to text; None where the model has no tokenizer."""
     records: Path | None
+    about: dict[str, Any]
+    """What was asked of which machine, for the records."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -181,6 +183,7 @@ def _job(arguments: argparse.Namespace) -> Job:
         requests=requests,
         decode=None if tokenizer is None else tokenizer.decode,
         records=arguments.records,
+        about=_about(config, requests),
     )
 
 
@@ -259,8 +262,9 @@ def _generate(job: Job, session: Session) -> None:
 
     stops = frozenset(session.target.eos_token_ids)
     requests = [replace(request, stop_tokens=stops) for request in job.requests]
+    about = session.about | job.about
     began = perf_counter()
-    generation = session.engine.generate(requests, session.about)
+    generation = session.engine.generate(requests, about)
     elapsed_s = perf_counter() - began
     outputs = [
         {
@@ -274,7 +278,7 @@ def _generate(job: Job, session: Session) -> None:
     num_tokens = sum(len(output.tokens) for output in generation.outputs)
     document = {
         "outputs": outputs,
-        "about": session.about,
+        "about": about,
         "tokens_per_s": num_tokens / elapsed_s,
         "elapsed_s": elapsed_s,
         "lost_speculator": session.engine.has_lost_speculator,
@@ -282,6 +286,22 @@ def _generate(job: Job, session: Session) -> None:
     sys.stdout.write(json.dumps(document) + "\n")
     if job.records is not None:
         generation.records.write(job.records)
+
+
+def _about(config: EngineConfig, requests: Sequence[Request]) -> dict[str, Any]:
+    """The machine is described before a role is bound to a part of it."""
+    from executor.machine import describe_machine, software_versions
+
+    return {
+        "producer": "executor",
+        "mode": config.mode.value,
+        "batch_size": config.batch_size,
+        "drafting": config.drafting.model_dump(mode="json"),
+        "temperatures": [request.temperature for request in requests],
+        "seeds": [request.seed for request in requests],
+        "machine": describe_machine(),
+        "versions": software_versions(),
+    }
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from executor.__main__ import EXIT_BAD_INPUT, EXIT_BROKEN, EXIT_INTERRUPTED, mai
 from executor.config import EngineConfig, Request
 from executor.engine import Engine, Generation
 from executor.launch import SpeculatorProcess
+from executor.placement import allowed_cores
 from executor.roles import ModelPair
 from executor.session import Arrangement, Session, open_engine
 from executor.transport import Transport
@@ -393,3 +394,17 @@ def test_two_programs_at_once_write_what_each_writes_alone(pair: ModelPair) -> N
     assert documents[0]["outputs"][0]["tokens"] == documents[1]["outputs"][0]["tokens"]
     pinned = [d["about"]["verifier_placement"] for d in documents]
     assert not pinned[0].startswith("cores") or pinned[0] != pinned[1]
+
+
+def test_records_say_what_was_asked_of_which_machine(
+    pair: ModelPair, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "records"
+    assert main([*executor(pair, "ssd", *SHORT), "--seed", "7", "--records", str(out)]) == 0
+    assert json.loads(capfd.readouterr().out)["lost_speculator"] is False
+    about = json.loads((out / "about.json").read_text())
+    assert about["mode"] == "ssd"
+    assert about["seeds"] == [7]
+    assert about["drafting"]["num_speculative_tokens"] == 1
+    assert about["machine"]["num_allowed_cores"] == len(allowed_cores())
+    assert about["versions"].keys() >= {"python", "torch", "ssdsim"}
