@@ -40,5 +40,5 @@ $(VENV)/.ready-run: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.ready-test: $(VENV)/.ready-run
-	$(PIP) --editable ".[executor,ray,dask,dev]"
+	$(PIP) --editable ".[executor,smollm2,ray,dask,dev]"
 	touch $@
