@@ -20,7 +20,7 @@ from ssdsim.theory.hit_curve import AllAccepted, HitCurve, PowerLaw
 LARGEST_LOOKAHEAD = 255
 """A branch reaches 2 K + 1 tokens beyond its request, for which `executor.models` keeps positions."""
 LEAST_TEMPERATURE = 1e-6
-"""Above 0: logits divided by less would leave single precision. Who wants less wants 0."""
+"""Above 0; far from where logits divided by it leave single precision. Who wants less wants 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

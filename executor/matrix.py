@@ -88,7 +88,7 @@ class Matrix:
 
 
 class _Scratch(threading.local):
-    """Memory for one block, kept by each thread: taking it anew for every product costs more than the product."""
+    """Memory for one block, kept by each thread instead of being taken anew for every product."""
 
     buffer = torch.empty(0)
 

@@ -3,7 +3,7 @@
 Linux grants memory that it does not have and kills later whoever touches it, so a cache that cannot fit is
 refused before it is allocated.
 
-Used by `executor.session`, `executor.speculator` and `executor.torchrun`.
+Used by `executor.session`, `executor.speculator` and `executor.torchrun`, and by the studies in `experiments`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,16 @@ def out_of_memory_explained(config: EngineConfig) -> Iterator[None]:
     """Turn the allocators' errors into a RunError that says what to lower."""
     try:
         yield
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise _explained(config) from error
-    except RuntimeError as error:
-        if any(words in str(error) for words in _CPU_REFUSALS):
+    except (MemoryError, RuntimeError) as error:
+        if is_out_of_memory(error):
             raise _explained(config) from error
         raise
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocator refused: Python's, a GPU's or torch's on a CPU."""
+    refused = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return refused or any(words in str(error) for words in _CPU_REFUSALS)
 
 
 def _explained(config: EngineConfig) -> RunError:

@@ -46,8 +46,6 @@ Row = dict[str, Any]
 
 BAD_INPUT, BROKEN, INTERRUPTED = 2, 70, 130
 """Exit codes, the command line's own."""
-_CPU_REFUSALS = ("can't allocate memory", "not enough memory")
-"""How torch's CPU allocator says that there is no more memory; a GPU's has an exception of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +181,10 @@ def _told(message: str, code: int) -> int:
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an allocator's refusal is the error or what led to it."""
+    from executor.memory import is_out_of_memory
+
     while error is not None:
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-            return True
-        if any(words in str(error) for words in _CPU_REFUSALS):
+        if is_out_of_memory(error):
             return True
         error = error.__cause__ or error.__context__
     return False
