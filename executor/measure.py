@@ -15,14 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from executor.config import EngineConfig, Output, Request
 from executor.engine import Generation
+from executor.folder_lock import only_writer
 from executor.machine import describe_load, describe_machine, software_versions
 from executor.models import vocab_size_of
 from executor.pair_source import NamedPair, resolve_pair
 from executor.prompts_input import TokenPrompt, byte_tokens, gather_prompts, prompts_digest, tokenise
+from executor.run_scenario import scenario_of
 from executor.session import Arrangement, Session, open_engine
 from executor.synthetic import law_of
 from ssdsim.errors import InputError, RunError
@@ -43,6 +43,11 @@ def measure(plan: MeasurementPlan, reporter: Reporter) -> None:
     pair = resolve_pair(plan.models)
     _check_settings(plan, pair)
     prompts = read_token_prompts(plan.texts, pair)
+    with only_writer(plan.out):
+        _make_runs(plan, pair, prompts, reporter)
+
+
+def _make_runs(plan: MeasurementPlan, pair: NamedPair, prompts: list[TokenPrompt], reporter: Reporter) -> None:
     common = _common(plan, pair, prompts)
     check_same_measurement(plan.out, common, resume=plan.resume)
     unfinished = plan.unfinished()
@@ -155,7 +160,7 @@ def _measure_run(
             "mode": run.setting.mode.value,
             "setting": run.setting.plain(),
             "run": {"name": run.name, "repeat": run.repeat, "is_anchor": run.is_anchor},
-            "scenario": _scenario(run, generation.records, plan.texts.seed),
+            "scenario": scenario_of(run.name, run.setting, generation.records, plan.texts.seed),
             "prompt_kinds": prompt_kinds(prompts),
             "arrangement": arrangement,
             "started_at": started_at.isoformat(timespec="seconds"),
@@ -221,33 +226,6 @@ def count_from_zero(records: Records) -> None:
         first = tables[0][column].min()
         for table in tables:
             table[column] -= first
-
-
-def _scenario(run: PlannedRun, records: Records, seed: int) -> dict[str, Any]:
-    """The run as a scenario without a pair: what a profile completes to a prediction of this very run."""
-    setting, requests = run.setting, records.requests.columns()
-    return {
-        "name": run.name,
-        "mode": setting.mode.value,
-        "drafting": setting.drafting.model_dump(mode="json"),
-        "workload": {
-            "arrivals": "closed",
-            "batch_size": setting.batch_size,
-            "prompt_tokens": lengths_law(requests["prompt_tokens"]),
-            "output_tokens": lengths_law(requests["output_tokens"]),
-            "num_requests": len(requests["request_id"]),
-            "temperature": setting.temperature,
-        },
-        "run": {"seed": seed, "warmup_rounds": 0, "warmup_requests": 0},
-    }
-
-
-def lengths_law(lengths: Sequence[int] | np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Measured lengths as the scenario's distribution."""
-    values, counts = np.unique(np.asarray(lengths), return_counts=True)
-    if len(values) == 1:
-        return {"kind": "constant", "value": int(values[0])}
-    return {"kind": "empirical", "values": values.tolist(), "weights": [float(count) for count in counts]}
 
 
 def _outputs_digest(outputs: Sequence[Output]) -> str:

@@ -22,17 +22,20 @@ _CPU_REFUSALS = ("can't allocate memory", "not enough memory")
 """How torch's CPU allocator words it: a plain RuntimeError, unlike the GPU's."""
 
 
-def check_cache_fits(config: EngineConfig, model: LlamaModel) -> None:
-    """Raise RunError where the cache of `config.batch_size` sequences exceeds the memory that is free."""
+def check_cache_fits(config: EngineConfig, model: LlamaModel, branch_tokens: int = 0) -> None:
+    """Raise RunError where the cache of `config.batch_size` sequences exceeds the memory that is free; the draft's
+    keeps `branch_tokens` tokens per sequence for the branches of a build."""
     shape, weights = model.shape, model.embedding
     per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * weights.element_size()
-    needed = per_token * config.batch_size * (config.max_context_tokens + config.num_speculative_tokens + 1)
+    per_sequence = config.max_context_tokens + config.num_speculative_tokens + 1 + branch_tokens
+    needed = per_token * config.batch_size * per_sequence
     free = _free_bytes(weights.device)
     if needed > free:
         fitting = max(0, free * config.batch_size // needed)
+        branches = f" and {branch_tokens} of branches (fewer with a lower fan-out)" if branch_tokens else ""
         raise RunError(
-            f"batch_size: the cache of {config.batch_size} sequences of {config.max_context_tokens} tokens takes "
-            f"{needed / _GB:.1f} GB and {free / _GB:.1f} GB are free; at most {fitting} fit"
+            f"batch_size: the cache of {config.batch_size} sequences of {config.max_context_tokens} tokens{branches} "
+            f"takes {needed / _GB:.1f} GB and {free / _GB:.1f} GB are free; at most {fitting} fit"
         )
 
 

@@ -70,15 +70,16 @@ def _ids(prompt: Prompt, tokenizer: Any, use_template: bool) -> tuple[int, ...]:
 
 
 def _from_dataset(spec: str, count: int) -> list[Prompt]:
-    name, _, rest = spec.partition(":")
+    source, _, rest = spec.partition(":")
     split, _, field = rest.partition(":")
-    rows = _rows(name, split or "train", count)
+    name, _, part = source.partition("@")
+    rows = _rows(name, part or None, split or "train", count)
     if not rows:
         raise InputError(f"dataset: {name} has no rows in split {split or 'train'}; name another, {name}:SPLIT")
     return [Prompt(f"{name}-{i}", name, _text(row, field, name)) for i, row in enumerate(rows)]
 
 
-def _rows(name: str, split: str, count: int) -> list[dict[str, Any]]:
+def _rows(name: str, part: str | None, split: str, count: int) -> list[dict[str, Any]]:
     try:
         from datasets import load_dataset
     except ImportError as error:
@@ -86,7 +87,7 @@ def _rows(name: str, split: str, count: int) -> list[dict[str, Any]]:
             "dataset: needs the package datasets; install it with pip install 'ssdsim[datasets]'"
         ) from error
     try:
-        return list(islice(load_dataset(name, split=split, streaming=True), count))
+        return list(islice(load_dataset(name, part, split=split, streaming=True), count))
     except Exception as error:  # Whatever the hub, the network or the data set's own files raise.
         why = str(error).strip().partition("\n")[0]
         raise InputError(

@@ -22,7 +22,7 @@ from executor.decoder import Decoder, check_context
 from executor.drafting import ChainDrafter, Fallback, NgramLookup, NoProposal, Proposal, RandomTokens, Sampler
 from executor.fan_out import FanOutPlan, num_proposed_on_miss
 from executor.inbox import Inbox
-from executor.memory import out_of_memory_explained
+from executor.memory import check_cache_fits, out_of_memory_explained
 from executor.messages import Channel, OutcomeMessage, SlotState, SpeculationMessage, admissions
 from executor.models import LoadedModel, load_model
 from executor.synthetic import SyntheticOutcomes
@@ -74,6 +74,7 @@ class Speculator:
         self._plan = FanOutPlan(drafting, config.behaviour, vocabulary.size)
         scratch = lookahead * self._plan.max_branches() if config.mode is Mode.SSD else 0
         self._contexts = Contexts(config.batch_size, capacity)
+        check_cache_fits(config, draft.model, scratch)
         self._decoder = Decoder(draft.model, config.batch_size, capacity + scratch)
         sampler = Sampler(self._contexts, drafting.saguaro_downweight)
         extra_step = drafting.sd_extra_step and config.mode is Mode.SD

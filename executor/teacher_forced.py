@@ -17,6 +17,7 @@ from torch import Tensor
 
 from executor.config import EngineConfig
 from executor.decoder import Decoder
+from executor.folder_lock import only_writer
 from executor.machine import describe_load, describe_machine, software_versions
 from executor.measure import prompt_kinds, read_token_prompts, requests_of
 from executor.models import LoadedModel, vocab_size_of
@@ -47,6 +48,11 @@ class Text(NamedTuple):
 
 def observe(plan: ObservationPlan, reporter: Reporter) -> None:
     """Write, read and store, unless an earlier attempt did; raises InputError for what cannot be used."""
+    with only_writer(plan.out):
+        _observe(plan, reporter)
+
+
+def _observe(plan: ObservationPlan, reporter: Reporter) -> None:
     is_finished = claim(plan.out, resume=plan.resume)
     pair = resolve_pair(plan.models)
     if pair.models.draft is None:

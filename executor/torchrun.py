@@ -7,7 +7,7 @@ ranks follow it (`executor.tensor_parallel`), and the last rank serves the chann
 (`executor.transport.collective`). Every stage before the first token is agreed: if one rank cannot load its
 part, all end, and the rank that failed says why.
 
-There are no restarts here: when a rank dies, torchrun ends them all.
+There are no restarts here: when a rank dies, torchrun ends them all, the engine that could go on alone included.
 """
 
 from __future__ import annotations
@@ -145,10 +145,10 @@ def serve(
     run: Callable[[Session], None],
     num_threads: int = 1,
 ) -> None:
-    """Play this rank's part in one run; rank 0 calls `run` with the engine, and ends the others' parts after
-    it."""
-    device = str(ranks.device)
-    pair = replace(pair, target_device=device, draft_device=device)
+    """Play this rank's part in one run of `pair` on its device; rank 0 calls `run` with the engine, and ends the
+    others' parts after it."""
+    if ranks.target_tp > 1 and ranks.rank != ranks.draft_rank:
+        pair = replace(pair, cuda_graphs=False)  # the target's ranks meet within every step
     ranks.agree(pair.check)
     with place(num_threads) as placement, out_of_memory_explained(config):
         if ranks.rank == ranks.draft_rank:

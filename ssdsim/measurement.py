@@ -102,7 +102,7 @@ class Texts:
     prompts: str = BUILT_IN_PROMPTS
     """`built-in` or the path of a JSON-lines file."""
     dataset: str | None = None
-    """Instead of `prompts`: NAME, NAME:SPLIT or NAME:SPLIT:FIELD of Hugging Face datasets."""
+    """Instead of `prompts`: NAME[@CONFIG][:SPLIT[:FIELD]] of Hugging Face datasets."""
     num_prompts: int = 20
     max_tokens: int = 128
     ignore_eos: bool = False

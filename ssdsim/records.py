@@ -218,20 +218,43 @@ class Records:
 
     @classmethod
     def read(cls, folder: Path) -> Records:
-        """Read what `write` wrote; `InputError` names the file that is missing or has other columns."""
-        import json
-
-        import pandas as pd
-
-        about = folder / "about.json"
-        records = cls(json.loads(about.read_text()) if about.is_file() else None)
+        """Read what `write` wrote; `InputError` names the file that is missing, broken or has other columns."""
+        records = cls(_read_about(folder / "about.json"))
         for table, columns in TABLES.items():
             path = next((p for s in (".parquet", ".csv") if (p := folder / f"{table}{s}").is_file()), None)
             if path is None:
                 raise InputError(f"{folder}: no {table}.parquet or {table}.csv here; is it the folder of a run?")
-            frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+            frame = _read_frame(path)
             if set(frame.columns) != set(columns):
                 differing = ", ".join(sorted(set(frame.columns) ^ set(columns)))
                 raise InputError(f"{path}: columns differ from this version's: {differing}")
             getattr(records, table).extend(len(frame), **{name: frame[name].to_numpy() for name in columns})
         return records
+
+
+def _read_about(path: Path) -> dict[str, Any] | None:
+    import json
+
+    if not path.is_file():
+        return None
+    try:
+        about = json.loads(path.read_text())
+    except ValueError as error:
+        raise _broken(path, error) from error
+    if not isinstance(about, dict):
+        raise InputError(f"{path}: not a JSON object; remove the run's folder and make it again")
+    return about
+
+
+def _read_frame(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except (ValueError, OSError) as error:  # pyarrow's errors are ValueErrors
+        raise _broken(path, error) from error
+
+
+def _broken(path: Path, error: Exception) -> InputError:
+    why = str(error).partition("\n")[0]
+    return InputError(f"{path}: cannot be read ({why}); remove the run's folder and make it again")

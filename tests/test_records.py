@@ -83,5 +83,14 @@ def test_other_columns_are_named(records: Records, tmp_path: Path) -> None:
         Records.read(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["about.json", "rounds.parquet"])
+def test_a_file_that_was_cut_off_is_named(records: Records, tmp_path: Path, name: str) -> None:
+    records.write(tmp_path)
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=rf"{name}: cannot be read .* remove the run's folder"):
+        Records.read(tmp_path)
+
+
 def test_frames_have_the_columns(records: Records) -> None:
     assert list(records.frame("outcomes").columns) == list(TABLES["outcomes"])

@@ -86,7 +86,7 @@ class CollectiveChannel:
             self._out.load(header)
             dist.send(self._out.tensor, self._peer, group=self._group)
         except RuntimeError as error:
-            raise ChannelClosed(f"channel: rank {self._peer} is gone ({_first_line(error)})") from error
+            raise self._gone(error) from error
 
     def _receive(self) -> Bytes:
         wire = self._in[self._received % 2]
@@ -95,10 +95,14 @@ class CollectiveChannel:
             dist.recv(wire.tensor, self._peer, group=self._group)
             header = wire.unload()
         except RuntimeError as error:
-            raise ChannelClosed(f"channel: rank {self._peer} is gone ({_first_line(error)})") from error
+            raise self._gone(error) from error
         if header == _FAREWELL:
             raise ChannelClosed(f"channel: rank {self._peer} has closed it")
         return wire.message
+
+    def _gone(self, error: RuntimeError) -> ChannelClosed:
+        why = str(error).partition("\n")[0]
+        return ChannelClosed(f"channel: rank {self._peer} is gone ({why}), for which torchrun may end this one too")
 
     def _receive_into(self, future: Future[Bytes]) -> None:
         try:
@@ -128,7 +132,3 @@ class _Wire:
         if self.tensor is not self._host:
             self._host.copy_(self.tensor)
         return int(self._header[0])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -8,9 +8,14 @@ progress   a line on stderr with rate and time left
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
     """Entry point of the `ssdsim` command."""
-    from ssdsim.cli.app import app
-
+    try:
+        from ssdsim.cli.app import app
+    except KeyboardInterrupt:  # pressed before there is a verb that would say so
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
     app(prog_name="ssdsim")

@@ -85,7 +85,7 @@ def measure(
     ] = None,
     prompts: Annotated[str, typer.Option(metavar="FILE|built-in", help="JSON lines with `prompt`.")] = "built-in",
     dataset: Annotated[
-        str | None, typer.Option(metavar="NAME[:SPLIT[:FIELD]]", help="Prompts from Hugging Face datasets.")
+        str | None, typer.Option(metavar="NAME[@CONFIG][:SPLIT[:FIELD]]", help="Prompts from Hugging Face datasets.")
     ] = None,
     num_prompts: Annotated[int, typer.Option(help="Prompts of every run; the kinds take turns.")] = 20,
     max_tokens: Annotated[int, typer.Option(help="Output tokens of a request, at most.")] = 128,

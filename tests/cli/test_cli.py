@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.abc
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from toy_scenarios import toy_pair
 from typer.testing import CliRunner
 
+from ssdsim.cli import main
 from ssdsim.cli.app import EXIT_BAD_INPUT, EXIT_BROKEN, EXIT_INTERRUPTED, app
 from ssdsim.quantities import LABELS
 
@@ -165,6 +168,22 @@ def test_an_interruption_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("ssdsim.evaluate.evaluate", interrupt)
     assert "interrupted" in run("evaluate", code=EXIT_INTERRUPTED).stderr
+
+
+def test_an_interruption_while_the_verbs_are_imported_is_one_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupts(importlib.abc.MetaPathFinder):
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "ssdsim.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "ssdsim.cli.app")
+    monkeypatch.setattr(sys, "meta_path", [Interrupts(), *sys.meta_path])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == EXIT_INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 # whatif

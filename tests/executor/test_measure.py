@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from processes import start_python
 from random_pair import write_random_pair
 
 import executor.measure
@@ -233,6 +235,27 @@ def test_other_options_are_not_mixed_into_a_measurement(measured: MeasurementPla
         measure(plan, Heard())
 
 
+def test_two_processes_do_not_write_into_one_folder(measured: MeasurementPlan, models: ModelSource) -> None:
+    program = f"""
+import time
+from pathlib import Path
+from executor.folder_lock import only_writer
+with only_writer(Path({str(measured.out)!r})):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+    other = start_python(program)
+    assert other.stdout is not None
+    try:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match="out: another process is writing into"):
+            measure(plan_of(models, measured.out, resume=True), Heard())
+    finally:
+        other.kill()
+        other.communicate()
+    measure(plan_of(models, measured.out, resume=True), Heard())
+
+
 def test_speculation_without_a_draft_is_refused_before_anything_runs(models: ModelSource, tmp_path: Path) -> None:
     alone = ModelSource(target=models.target)
     with pytest.raises(InputError, match="draft: modes sd and ssd need one"):
@@ -343,11 +366,25 @@ def test_a_data_set_out_of_reach_is_one_clear_message(monkeypatch: pytest.Monkey
 def test_the_field_of_a_data_set_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     rows = [{"turn": "hello", "answer": "x"}, {"turn": "bye", "answer": "y"}]
-    monkeypatch.setattr(datasets, "load_dataset", lambda name, split, streaming: iter(rows))
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, part, split, streaming: iter(rows))
     prompts = gather_prompts(Texts(dataset="set:train:turn", num_prompts=1))
     assert [(p.kind, p.prompt) for p in prompts] == [("set", "hello")]
     with pytest.raises(InputError, match="its fields are answer, turn"):
         gather_prompts(Texts(dataset="set"))
+
+
+def test_a_configuration_of_a_data_set_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    asked: list[tuple[object, ...]] = []
+
+    def rows(*what: object, split: str, streaming: bool) -> Iterator[dict[str, str]]:
+        asked.append((*what, split))
+        return iter([{"question": "why?"}])
+
+    monkeypatch.setattr(datasets, "load_dataset", rows)
+    gather_prompts(Texts(dataset="some/set@main:test"))
+    gather_prompts(Texts(dataset="some/set"))
+    assert asked == [("some/set", "main", "test"), ("some/set", None, "train")]
 
 
 def test_a_chat_template_is_used_unless_raw_prompts_are_wanted() -> None:

@@ -12,7 +12,9 @@ from small_pairs import Pair, engine_config, small_pair
 from executor import memory
 from executor.config import EngineConfig, Request
 from executor.memory import check_cache_fits, out_of_memory_explained
+from executor.speculator import Speculator
 from ssdsim.errors import RunError
+from ssdsim.scenario import Drafting, FanOut
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,21 @@ def test_a_cache_larger_than_the_free_memory_is_refused_and_the_largest_batch_na
     check_cache_fits(config, pair.target.model)
     with pytest.raises(RunError, match=r"batch_size: the cache of 5 sequences of 95 tokens.*at most 4 fit"):
         check_cache_fits(replace(config, batch_size=5), pair.target.model)
+
+
+def test_the_draft_s_cache_is_counted_with_its_branches(
+    pair: Pair, config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uniform fan-out 2 at five positions is ten branches of four tokens per sequence."""
+    config = replace(config, drafting=replace_fan_out(config, 2))
+    shape = pair.draft.model.shape
+    per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * 4
+    needed = 4 * per_token * (95 + 4 + 1 + 10 * 4)
+    monkeypatch.setattr(memory, "_free_bytes", lambda device: needed)
+    Speculator(config, pair.draft)
+    monkeypatch.setattr(memory, "_free_bytes", lambda device: needed - 1)
+    with pytest.raises(RunError, match=r"95 tokens and 40 of branches \(fewer with a lower fan-out\).*at most 3 fit"):
+        Speculator(config, pair.draft)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +78,10 @@ def test_what_torch_says_when_it_cannot_allocate_is_still_recognised(config: Eng
 
     with pytest.raises(RunError, match="out of memory"), out_of_memory_explained(config):
         allocate_an_exabyte()
+
+
+def replace_fan_out(config: EngineConfig, per_position: int) -> Drafting:
+    return config.drafting.model_copy(update={"fan_out": FanOut(per_position=per_position)})
 
 
 def fail_with(error: Exception, config: EngineConfig) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("torch")
 
+from processes import becomes_true, is_alive
 from random_pair import VOCAB_SIZE, write_random_pair
 
 from executor.config import EngineConfig, Request
@@ -19,6 +22,8 @@ from executor.engine import Generation
 from executor.roles import ModelPair
 from executor.session import Arrangement, open_engine
 from executor.transport import Transport
+from ssdsim.calibration.profile_from_records import calibrate
+from ssdsim.calibration.runs import read_runs
 from ssdsim.scenario import Drafting, Mode
 
 pytestmark = pytest.mark.serial
@@ -35,13 +40,17 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> ModelPair:
 
 
 def torchrun(pair: ModelPair, *more: str) -> subprocess.CompletedProcess[str]:
-    """Three ranks of `python -m executor`; the rendezvous picks a free port."""
+    """Three ranks of `python -m executor`, to their end."""
+    return subprocess.run(command_of(pair, *more), capture_output=True, text=True, timeout=300)
+
+
+def command_of(pair: ModelPair, *more: str, num_tokens: int = NUM_TOKENS) -> list[str]:
+    """The rendezvous picks a free port."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
     command += ["-m", "executor", "--target", pair.target, "--draft", str(pair.draft)]
     command += [argument for prompt in PROMPTS for argument in ("--prompt-ids", ",".join(map(str, prompt)))]
-    command += ["--max-tokens", str(NUM_TOKENS), "--ignore-eos", *more]
-    command += ["--set", f"num_speculative_tokens={LOOKAHEAD}", "--batch-size", "2"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    command += ["--max-tokens", str(num_tokens), "--ignore-eos", *more]
+    return [*command, "--set", f"num_speculative_tokens={LOOKAHEAD}", "--batch-size", "2"]
 
 
 def in_one_process(pair: ModelPair, mode: Mode, temperature: float = 0.0) -> Generation:
@@ -63,6 +72,17 @@ def in_one_process(pair: ModelPair, mode: Mode, temperature: float = 0.0) -> Gen
 
 def tokens_of(outputs: Sequence[dict[str, object]]) -> list[object]:
     return [output["tokens"] for output in outputs]
+
+
+def test_a_profile_is_calibrated_from_what_the_ranks_recorded(pair: ModelPair, tmp_path: Path) -> None:
+    for mode in Mode:
+        done = torchrun(pair, "--mode", mode.value, "--records", str(tmp_path / mode.value))
+        assert done.returncode == 0, done.stderr
+    runs = read_runs([tmp_path])
+    assert {run.mode for run in runs} == set(Mode)
+    assert len({run.request_set for run in runs}) == 1
+    costs = calibrate(runs, name="ranks").profile.costs
+    assert costs is not None
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -92,8 +112,14 @@ def test_the_draft_s_rank_may_have_nothing_to_do(pair: ModelPair) -> None:
         (["--draft", "{broken}"], "cannot be read as safetensors"),
         (["--context", "20"], "max_context_tokens: request 0 needs"),
         (["--prompt-ids", "five"], "--prompt-ids five"),
+        (["--device", "cpu", "--no-pin"], "--device, --no-pin: not used under torchrun"),
     ],
-    ids=["one rank fails to load", "one rank refuses the requests", "all ranks refuse the command"],
+    ids=[
+        "one rank fails to load",
+        "one rank refuses the requests",
+        "all ranks refuse the command",
+        "options of one machine",
+    ],
 )
 def test_where_one_rank_cannot_go_on_all_end_and_one_says_why(
     pair: ModelPair, tmp_path: Path, more: list[str], words: str
@@ -108,3 +134,34 @@ def test_where_one_rank_cannot_go_on_all_end_and_one_says_why(
     assert len(messages) == 1, done.stderr
     assert words in messages[0]
     assert "Traceback (most recent call last)" not in done.stderr.partition("error: ")[0]
+
+
+@pytest.mark.parametrize("dead_rank", [0, 1, 2], ids=["engine", "share of the target", "draft"])
+def test_a_dead_rank_ends_the_run_and_leaves_no_process(pair: ModelPair, dead_rank: int) -> None:
+    """torchrun ends the others; whoever survived long enough to notice says which rank it was."""
+    long = command_of(pair, "--mode", "ssd", num_tokens=400)
+    long += [argument for i in range(400) for argument in ("--prompt-ids", f"5,7,{i % 90}")]
+    running = subprocess.Popen(long, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        ranks = awaited_ranks(running)
+        ranks[dead_rank].send_signal(signal.SIGKILL)
+        out, err = running.communicate(timeout=120)
+    finally:
+        running.kill()
+        running.communicate()
+    assert running.returncode != 0
+    assert not out
+    assert "SIGKILL" in err or "Signal 9" in err, err
+    assert becomes_true(lambda: not any(is_alive(rank.pid) for rank in ranks.values()))
+
+
+def awaited_ranks(running: subprocess.Popen[str]) -> dict[int, psutil.Process]:
+    """The processes by rank, once rank 0 has waited for the others many times."""
+    parent, found = psutil.Process(running.pid), {}
+
+    def are_generating() -> bool:
+        found.update({int(child.environ()["RANK"]): child for child in parent.children()})
+        return len(found) == 3 and found[0].num_ctx_switches().voluntary > 3000
+
+    assert becomes_true(are_generating, within_s=120)
+    return found
