@@ -64,6 +64,19 @@ def small_pair(vocab_size: int = 96, noise: float = 0.015, seed: int = 0, spread
     return Pair(target_dir, draft_dir, load_model(target_dir), load_model(draft_dir), target)
 
 
+def with_reduced_head(pair: Pair, kept: list[int]) -> Pair:
+    """The pair, its draft proposing the tokens `kept` only."""
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(f"{pair.draft_dir}-of-{len(kept)}")
+    shutil.copytree(pair.draft_dir, folder, dirs_exist_ok=True)
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] = weights["lm_head.weight"][kept].clone()
+    weights["head_token_ids"] = torch.tensor(kept, dtype=torch.int32)
+    save_file(weights, folder / "model.safetensors")
+    return pair._replace(draft_dir=str(folder), draft=load_model(str(folder)))
+
+
 def save(model: Any, folder: Path) -> None:
     """Write a model as transformers does, without its progress bar."""
     from transformers.utils import logging

@@ -17,10 +17,11 @@ from small_pairs import (
     prompts,
     run,
     small_pair,
+    with_reduced_head,
 )
 
 from executor.config import Request
-from executor.engine import Engine
+from executor.engine import Engine, Generation
 from executor.launch import SpeculatorProcess
 from executor.models import load_model, load_tokenizer
 from executor.pairs import pair_paths
@@ -97,6 +98,25 @@ def _on_miss(case: dict[str, Any]) -> FanOut | None:
     return None if case["fan_out_on_miss"] is None else FanOut.model_validate(case["fan_out_on_miss"])
 
 
+def run_apart(
+    pair: Pair, requests: list[Request], drafting: Drafting, batch_size: int, transport: Transport, **settings: Any
+) -> Generation:
+    """SSD with the speculator in a process of its own."""
+    config = engine_config(pair, "ssd", requests, drafting, batch_size, **settings)
+    process = SpeculatorProcess(
+        entry="executor.speculator:prepare",
+        payload=SpeculatorTask(config=config, draft=pair.draft_dir),
+        layout=config.layout,
+        transport=transport,
+    )
+    with process:
+        process.wait_until_ready()
+        engine = Engine(config, pair.target, process)
+        generation = engine.generate(requests)
+        engine.close()
+    return generation
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 @pytest.mark.parametrize("mode", ["ar", "sd"])
 def test_plain_and_speculative_decoding_write_what_transformers_writes(
@@ -116,18 +136,8 @@ def test_every_arrangement_of_ssd_writes_what_transformers_writes(pair: Pair, ca
     if case["transport"] == "local":
         generation = run(pair, "ssd", requests, drafting, case["batch_size"], **settings)
     else:
-        config = engine_config(pair, "ssd", requests, drafting, case["batch_size"], **settings)
-        process = SpeculatorProcess(
-            entry="executor.speculator:prepare",
-            payload=SpeculatorTask(config=config, draft=pair.draft_dir),
-            layout=config.layout,
-            transport=Transport(case["transport"]),
-        )
-        with process:
-            process.wait_until_ready()
-            engine = Engine(config, pair.target, process)
-            generation = engine.generate(requests)
-            engine.close()
+        transport = Transport(case["transport"])
+        generation = run_apart(pair, requests, drafting, case["batch_size"], transport, **settings)
     references = greedy_references(pair, NUM_PROMPTS, NUM_TOKENS)
     assert count_near_ties(pair, requests, generation.outputs, references) <= 1
 
@@ -139,6 +149,32 @@ def test_any_lookahead_writes_the_same(pair: Pair, num_speculative_tokens: int) 
     generation = run(pair, "ssd", requests, drafting, batch_size=4)
     references = greedy_references(pair, NUM_PROMPTS, NUM_TOKENS)
     assert count_near_ties(pair, requests, generation.outputs, references) <= 1
+
+
+@pytest.mark.parametrize("mode", ["sd", "ssd"])
+def test_a_draft_that_knows_half_of_the_vocabulary_changes_nothing(pair: Pair, mode: str) -> None:
+    half = with_reduced_head(pair, list(range(0, pair.target.vocab_size, 2)))
+    requests = greedy_requests(pair)
+    generation = run(half, mode, requests, batch_size=3)
+    references = greedy_references(pair, NUM_PROMPTS, NUM_TOKENS)
+    assert count_near_ties(pair, requests, generation.outputs, references) <= 1
+    accepted = [accepted for output in generation.outputs for accepted in output.accepted_lengths]
+    assert 0 < np.mean(accepted) < K / 2
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("transport", [Transport.PIPE, Transport.SHM])
+def test_another_process_s_drafts_are_sampled_from_as_this_one_s(pair: Pair, transport: Transport) -> None:
+    """The draft's probabilities travel; a position's draws are its own, so the same tokens come out."""
+    requests = [
+        Request(prompt=p, max_tokens=NUM_TOKENS, temperature=0.8, seed=i)
+        for i, p in enumerate(prompts(NUM_PROMPTS, pair.target.vocab_size))
+    ]
+    drafting = Drafting(num_speculative_tokens=K, saguaro_downweight=0.5)
+    here = run(pair, "ssd", requests, drafting, batch_size=3)
+    there = run_apart(pair, requests, drafting, batch_size=3, transport=transport)
+    assert [o.tokens for o in there.outputs] == [o.tokens for o in here.outputs]
+    assert [o.accepted_lengths for o in there.outputs] == [o.accepted_lengths for o in here.outputs]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
