@@ -17,19 +17,11 @@ again completes what an earlier one left. What does not fit into memory is left 
 from __future__ import annotations
 
 import argparse
-import csv
-import gc
 import json
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from experiments.common import (
     Row,
@@ -42,101 +34,20 @@ from experiments.common import (
     study_of,
     study_parser,
 )
+from experiments.forwards import ROLES, ForwardsFile, Shape, left_out, split, time_missing
 from ssdsim.errors import InputError, RunError
 from ssdsim.measurement import FinishedRun, RunSetting
 from ssdsim.scenario import Mode
 
 if TYPE_CHECKING:
-    from executor.decoder import Decoder
-    from executor.models import LoadedModel
     from executor.pair_source import NamedPair
     from executor.roles import ModelPair
 
 SHAPES = Path(__file__).parent / "shapes"
 TARGET, DRAFT = f"dummy:{SHAPES / 'llama-3.1-8b.json'}", f"dummy:{SHAPES / 'llama-3.2-1b.json'}"
 """Published shapes: layers, widths, heads, vocabulary, rotary scaling."""
-ROLES = ("target", "draft")
 LOOKAHEAD, FAN_OUT = 4, 3
-REPEATS = 12
-WARM_UPS = 2
-"""The first repeats, which touch memory and choose kernels, do not count."""
 _SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-
-
-class Shape(NamedTuple):
-    """Whose forward, and of what: `batch` rows of `width` new tokens behind `context` cached ones."""
-
-    role: str
-    batch: int
-    width: int
-    context: int
-
-    def __str__(self) -> str:
-        return f"{self.role} batch {self.batch} width {self.width} context {self.context}"
-
-
-class Forward(NamedTuple):
-    """One timed forward."""
-
-    role: str
-    batch: int
-    width: int
-    context: int
-    seconds: float
-    """Median over the repeats."""
-    slowest_s: float
-
-    @property
-    def shape(self) -> Shape:
-        """What was timed."""
-        return Shape(*self[:4])
-
-
-class Split(NamedTuple):
-    """What a forward of one batch and width takes without and with each cached token."""
-
-    role: str
-    batch: int
-    width: int
-    dense_s: float
-    attention_s_per_token: float
-    """Per cached token of the whole batch."""
-
-
-class ForwardsFile:
-    """forwards.csv: what an earlier call left, and every further row as soon as it is there."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.found = {forward.shape: forward for forward in _read_forwards(path)}
-        partial = path.with_name(f"{path.name}.partial")
-        with partial.open("w", newline="") as file:
-            csv.writer(file).writerows([Forward._fields, *self.found.values()])
-        partial.replace(path)
-
-    def append(self, forward: Forward) -> None:
-        """Keep a row; closing the file brings it to the disk."""
-        self.found[forward.shape] = forward
-        with self._path.open("a", newline="") as file:
-            csv.writer(file).writerow(forward)
-
-
-def _read_forwards(path: Path) -> list[Forward]:
-    """The whole rows of the file; a last one that was cut short is left out."""
-    if not path.is_file():
-        return []
-    with path.open(newline="") as file:
-        head, *rows = list(csv.reader(file.read().rpartition("\n")[0].splitlines())) or [[]]
-    try:
-        if head and tuple(head) != Forward._fields:
-            raise ValueError(f"columns {', '.join(head)}")
-        return [_forward(*row) for row in rows]
-    except (TypeError, ValueError) as error:
-        raise InputError(f"out: {path} is not of this study ({error}); choose another folder") from error
-
-
-def _forward(role: str, batch: str, width: str, context: str, seconds: str, slowest_s: str) -> Forward:
-    return Forward(role, int(batch), int(width), int(context), float(seconds), float(slowest_s))
 
 
 def checked_pair(study: Study, contexts: Sequence[int], widths: Sequence[int]) -> NamedPair:
@@ -219,98 +130,6 @@ def claim(out: Path, about: Mapping[str, Any]) -> None:
         raise InputError(f"out: {out} has forwards with other {', '.join(different)}; choose another folder")
 
 
-def time_missing(study: Study, pair: ModelPair, wanted: Sequence[Shape], file: ForwardsFile) -> list[str]:
-    """Time what `file` lacks, smallest first; returns what was left out, and why."""
-    left_out: list[str] = []
-    plain = replace(pair, cuda_graphs=False)
-    for role in ROLES:
-        missing = [shape for shape in wanted if shape.role == role and shape not in file.found]
-        if not missing:
-            continue
-        loaded = plain.load_target() if role == "target" else plain.load_draft()
-        for shape in missing:
-            try:
-                file.append(time_forward(loaded, shape, study))
-            except RunError as error:
-                left_out.append(_left_out(str(shape), error))
-            _release_memory()
-        del loaded
-        _release_memory()
-    return left_out
-
-
-def time_forward(loaded: LoadedModel, shape: Shape, study: Study) -> Forward:
-    """Time one shape over a cache of its own; RunError where memory does not suffice."""
-    import torch
-
-    from executor.config import EngineConfig
-    from executor.decoder import Decoder
-    from executor.graphs import EXTENT_STEP, GraphedModel
-    from executor.memory import check_cache_fits, out_of_memory_explained
-
-    capacity = -(-(shape.context + shape.width) // EXTENT_STEP) * EXTENT_STEP
-    config = EngineConfig(
-        mode=Mode.AR, batch_size=shape.batch, max_context_tokens=capacity, vocab_size=loaded.vocab_size
-    )
-    with torch.inference_mode(), out_of_memory_explained(config):
-        check_cache_fits(config, loaded.model)
-        # Graphs end with their cache, and a pool whose graphs have all ended cannot be captured into again.
-        model = GraphedModel(loaded.model) if study.models.cuda_graphs else loaded.model
-        decoder = Decoder(model, shape.batch, capacity)
-        drawn = np.random.default_rng(study.texts.seed)
-        tokens = drawn.integers(loaded.vocab_size, size=(shape.batch, shape.width))
-        times = [_seconds(decoder, tokens, shape.context) for _ in range(WARM_UPS + REPEATS)][WARM_UPS:]
-    return Forward(*shape, median(times), max(times))
-
-
-def _seconds(decoder: Decoder, tokens: np.ndarray[Any, np.dtype[np.int64]], context: int) -> float:
-    """One forward of `tokens` behind `context` cached ones."""
-    batch, width = tokens.shape
-    decoder.lengths[:] = context
-    _wait_for(decoder)
-    began = perf_counter()
-    decoder.extend(np.arange(batch), tokens, np.full(batch, width))
-    _wait_for(decoder)
-    return perf_counter() - began
-
-
-def _wait_for(decoder: Decoder) -> None:
-    if decoder.device.type == "cuda":
-        import torch
-
-        torch.cuda.synchronize(decoder.device)
-
-
-def _release_memory() -> None:
-    """Give the device back what nobody holds any more: the next shape asks how much is free."""
-    import torch
-
-    gc.collect()
-    torch.cuda.empty_cache()  # nothing where no GPU is in use
-
-
-def _left_out(what: str, error: RunError) -> str:
-    """The line of something that could not be done, told on stderr."""
-    line = f"{what}: {error}"
-    print(f"left out: {line}", file=sys.stderr, flush=True)
-    return line
-
-
-def split(forwards: Iterable[Forward]) -> list[Split]:
-    """Dense part and attention by a line over the contexts, of which a role, batch and width must have two."""
-    groups: dict[tuple[str, int, int], list[Forward]] = {}
-    for forward in forwards:
-        groups.setdefault((forward.role, forward.batch, forward.width), []).append(forward)
-    found = []
-    for (role, batch, width), members in groups.items():
-        contexts = np.array([f.context for f in members], float)
-        if len(set(contexts)) < 2:
-            continue
-        slope, dense = np.polyfit(contexts * batch, [f.seconds for f in members], 1)
-        found.append(Split(role, batch, width, float(dense), float(slope)))
-    return found
-
-
 def generate(study: Study, batches: Sequence[int], findings: dict[str, Any]) -> list[Row]:
     """AR, SD and SSD at every batch size, the summary written after each; RunError at the end where any failed."""
     rows: list[Row] = []
@@ -337,7 +156,7 @@ def _generated(study: Study, wanted: RunSetting, failed: list[str]) -> list[Row]
     try:
         return [_row(run) for run in study.run([wanted])]
     except RunError as error:
-        failed.append(_left_out(wanted.name, error))
+        failed.append(left_out(wanted.name, error))
         return []
 
 
@@ -365,14 +184,14 @@ def main() -> None:
         for width in given.widths
         for context in given.contexts
     ]
-    left_out = time_missing(study, pair.models, wanted, file)
+    skipped = time_missing(study, pair.models, wanted, file)
     parts = split(file.found.values())
     for part in parts:
         print(
             f"{part.role:6} batch {part.batch:3} width {part.width:3}: dense {1e3 * part.dense_s:8.3f} ms, "
             f"attention {1e6 * part.attention_s_per_token:8.4f} us per cached token"
         )
-    findings = {**about, "split": [part._asdict() for part in parts], "left_out": left_out}
+    findings = {**about, "split": [part._asdict() for part in parts], "left_out": skipped}
     study.keep([], findings)
     generate(study, _fitting(given.batches, file), findings)
 

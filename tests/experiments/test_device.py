@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from dummy_pair import write_dummy_pair
 
-from experiments import device
+from experiments import device, forwards
 from experiments.common import start
-from experiments.device import SHAPES, Forward, ForwardsFile, Shape, split
+from experiments.device import SHAPES
+from experiments.forwards import Forward, ForwardsFile, Shape, split
 from ssdsim.errors import InputError, RunError
 
 FORWARDS = ["--batches", "1,2", "--widths", "1,5", "--contexts", "16,64"]
@@ -24,7 +25,7 @@ TEXTS = ["--num-prompts", "4", "--max-tokens", "12"]
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     pytest.importorskip("torch")
-    monkeypatch.setattr(device, "REPEATS", 3)
+    monkeypatch.setattr(forwards, "REPEATS", 3)
     target, draft = write_dummy_pair(tmp_path)
     return ["--target", target, "--draft", draft]
 
@@ -41,13 +42,13 @@ def no_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[Shape]:
     """The shapes of which a forward was timed."""
     shapes: list[Shape] = []
-    real = device.time_forward
+    real = forwards.time_forward
 
     def listed(loaded: Any, shape: Shape, study: Any) -> Forward:
         shapes.append(shape)
         return real(loaded, shape, study)
 
-    monkeypatch.setattr(device, "time_forward", listed)
+    monkeypatch.setattr(forwards, "time_forward", listed)
     return shapes
 
 
@@ -77,12 +78,12 @@ def test_the_shapes_have_the_published_numbers_of_weights(name: str, billions: f
 
 
 def test_a_line_over_the_context_tells_attention_from_the_rest() -> None:
-    forwards = [
+    straight = [
         Forward("target", batch, 4, context, 3e-3 + 2e-7 * batch * context, 1.0)
         for batch in (1, 8)
         for context in (100, 1000, 4000)
     ]
-    for part in split(forwards):
+    for part in split(straight):
         assert part.dense_s == pytest.approx(3e-3)
         assert part.attention_s_per_token == pytest.approx(2e-7)
 
@@ -150,19 +151,19 @@ def test_what_was_timed_outlives_a_failure_and_is_not_repeated(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out, whole = tmp_path / "out", device.time_forward
+    out, whole = tmp_path / "out", forwards.time_forward
 
     def broken(loaded: Any, shape: Shape, study: Any) -> Forward:
         if len(timed) == 11:  # in the draft
             raise failure
         return whole(loaded, shape, study)
 
-    monkeypatch.setattr(device, "time_forward", broken)
+    monkeypatch.setattr(forwards, "time_forward", broken)
     assert call(monkeypatch, out, *pair, *FORWARDS, *TEXTS) == code
     assert told in capsys.readouterr().err
     kept = read_rows(out)
     assert len(kept) == len(timed) == 11
-    monkeypatch.setattr(device, "time_forward", whole)
+    monkeypatch.setattr(forwards, "time_forward", whole)
     assert call(monkeypatch, out, *pair, *FORWARDS, *TEXTS) == 0
     assert read_rows(out)[:11] == kept
     assert len(read_rows(out)) == len(timed) == len(set(timed)) == 16
@@ -328,7 +329,7 @@ def test_every_shape_captures_its_graphs_into_a_pool_of_its_own(
     study = SimpleNamespace(models=SimpleNamespace(cuda_graphs=True), texts=SimpleNamespace(seed=0))
     for batch in (1, 2):
         shape = Shape("target", batch, 1, 16)
-        assert device.time_forward(loaded, shape, study).shape == shape  # type: ignore[arg-type]
+        assert forwards.time_forward(loaded, shape, study).shape == shape  # type: ignore[arg-type]
     assert len(pools) == 2
 
 
