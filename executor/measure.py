@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from executor.machine import describe_load, describe_machine, software_versions
 from executor.models import vocab_size_of
 from executor.pair_source import NamedPair, resolve_pair
 from executor.prompts_input import TokenPrompt, byte_tokens, gather_prompts, prompts_digest, tokenise
+from executor.resolution import drafting_by
 from executor.run_scenario import scenario_of
 from executor.session import Arrangement, Session, open_engine
 from executor.synthetic import law_of
@@ -29,7 +30,7 @@ from ssdsim.errors import InputError, RunError
 from ssdsim.measurement import MeasurementPlan, PlannedRun, Reporter, RunSetting, Texts, check_same_measurement
 from ssdsim.rank_trace import rank_trace_of
 from ssdsim.records import Records
-from ssdsim.scenario import FallbackKind, Mode
+from ssdsim.scenario import Drafting, FallbackKind, Mode
 
 _WARMUP_TOKENS = 8
 
@@ -41,13 +42,19 @@ def measure(plan: MeasurementPlan, reporter: Reporter) -> None:
     be known; RunError where a run fails: the runs before it are kept.
     """
     pair = resolve_pair(plan.models)
-    _check_settings(plan, pair)
+    draftings = _draftings(plan, pair)
     prompts = read_token_prompts(plan.texts, pair)
     with only_writer(plan.out):
-        _make_runs(plan, pair, prompts, reporter)
+        _make_runs(plan, pair, prompts, draftings, reporter)
 
 
-def _make_runs(plan: MeasurementPlan, pair: NamedPair, prompts: list[TokenPrompt], reporter: Reporter) -> None:
+def _make_runs(
+    plan: MeasurementPlan,
+    pair: NamedPair,
+    prompts: list[TokenPrompt],
+    draftings: Mapping[str, Drafting],
+    reporter: Reporter,
+) -> None:
     common = _common(plan, pair, prompts)
     check_same_measurement(plan.out, common, resume=plan.resume)
     unfinished = plan.unfinished()
@@ -56,7 +63,8 @@ def _make_runs(plan: MeasurementPlan, pair: NamedPair, prompts: list[TokenPrompt
     for remark in _remarks(plan, prompts):
         reporter.remark(remark)
     for run in unfinished:
-        _store(plan.folder(run), _measure_run(run, plan, pair, prompts, common))
+        drafting = draftings[run.setting.name]
+        _store(plan.folder(run), _measure_run(run, drafting, plan, pair, prompts, common))
         reporter.advance(tokens_per_run)
 
 
@@ -92,19 +100,23 @@ def prompt_kinds(prompts: Sequence[TokenPrompt]) -> list[str]:
     return sorted({prompt.kind for prompt in prompts})
 
 
-def _check_settings(plan: MeasurementPlan, pair: NamedPair) -> None:
+def _draftings(plan: MeasurementPlan, pair: NamedPair) -> dict[str, Drafting]:
+    """What every setting drafts with, by its name; InputError where it cannot be run."""
     settings = [run.setting for run in plan.runs]
     if pair.models.draft is None and any(setting.mode is not Mode.AR for setting in settings):
         raise InputError("draft: modes sd and ssd need one; give --draft SOURCE")
+    profile = plan.profile
+    if profile is not None:
+        return {setting.name: drafting_by(profile, setting) for setting in settings}
     for setting in settings:
         fallback = setting.drafting.fallback
         if fallback.kind is FallbackKind.AUTO:
-            raise InputError(
-                "fallback: 'auto' weighs latencies that a profile holds; measure jit and none, or use "
-                "evaluate --method real with a profile"
-            )
+            raise InputError("fallback: 'auto' weighs latencies that a profile holds; give one with --profile")
         if fallback.kind is FallbackKind.THRESHOLD and fallback.threshold is None:
-            raise InputError("fallback: 'threshold' needs its number of misses here, for instance threshold:2")
+            raise InputError(
+                "fallback: 'threshold' needs its number of misses, for instance threshold:2, or a --profile"
+            )
+    return {setting.name: setting.drafting for setting in settings}
 
 
 def _remarks(plan: MeasurementPlan, prompts: Sequence[TokenPrompt]) -> list[str]:
@@ -130,6 +142,7 @@ def _common(plan: MeasurementPlan, pair: NamedPair, prompts: list[TokenPrompt]) 
         "num_threads": plan.num_threads,
         # Random weights without a law of their own: outcomes are drawn from the executor's typical one.
         "synthetic": pair.is_dummy if plan.law is None else plan.law,
+        **({} if plan.profile is None else {"profile": plan.profile.model_dump(mode="json", exclude_none=True)}),
         "machine": describe_machine(),
         "versions": software_versions(),
     }
@@ -140,11 +153,17 @@ def _source_name(texts: Texts) -> str:
 
 
 def _measure_run(
-    run: PlannedRun, plan: MeasurementPlan, pair: NamedPair, prompts: list[TokenPrompt], common: dict[str, Any]
+    run: PlannedRun,
+    drafting: Drafting,
+    plan: MeasurementPlan,
+    pair: NamedPair,
+    prompts: list[TokenPrompt],
+    common: dict[str, Any],
 ) -> Records:
     """One run, its records complete with what made them."""
     vocab_size = vocab_size_of(pair.models.target)
-    config = config_of(run.setting, prompts, plan.texts.max_tokens, vocab_size, synthetic=bool(common["synthetic"]))
+    executed = replace(run.setting, drafting=drafting)
+    config = config_of(executed, prompts, plan.texts.max_tokens, vocab_size, synthetic=bool(common["synthetic"]))
     if plan.synthetic is not None:
         config = replace(config, behaviour=law_of(plan.synthetic, config.num_speculative_tokens))
     started_at, load_before = datetime.now(UTC), describe_load()
@@ -160,7 +179,7 @@ def _measure_run(
             "mode": run.setting.mode.value,
             "setting": run.setting.plain(),
             "run": {"name": run.name, "repeat": run.repeat, "is_anchor": run.is_anchor},
-            "scenario": scenario_of(run.name, run.setting, generation.records, plan.texts.seed),
+            "scenario": scenario_of(run.name, executed, generation.records, plan.texts.seed),
             "prompt_kinds": prompt_kinds(prompts),
             "arrangement": arrangement,
             "started_at": started_at.isoformat(timespec="seconds"),

@@ -19,18 +19,18 @@ from executor.models import vocab_size_of
 from executor.pair_source import NamedPair, resolve_pair
 from executor.pairs import BUILT_IN
 from executor.prompts_input import TokenPrompt
+from executor.resolution import resolved_drafting
 from executor.session import Session, open_engine
 from executor.synthetic import law_of
-from ssdsim.design_point import DesignPoint, behaviour_of, resolve
+from ssdsim.design_point import behaviour_of, resolve
 from ssdsim.distributions import Constant, sample_lengths
 from ssdsim.errors import InputError
-from ssdsim.exact import resolve_fallback
 from ssdsim.measurement import ModelSource, Texts
 from ssdsim.metrics import summarise
 from ssdsim.profile import PairProfile
 from ssdsim.quantities import Quantity
 from ssdsim.records import Records
-from ssdsim.scenario import Drafting, FallbackChoice, FallbackKind, FanOut, Mode, Scenario
+from ssdsim.scenario import Mode, Scenario
 
 _ALL_PROMPTS = 10_000
 _LONG_REQUEST = 512
@@ -76,23 +76,6 @@ def config_for(scenario: Scenario, mode: Mode, requests: Sequence[Request], voca
         vocab_size=vocab_size,
         drafting=resolved_drafting(resolve(scenario)),
         sampled=scenario.workload.temperature > 0,
-    )
-
-
-def resolved_drafting(point: DesignPoint) -> Drafting:
-    """The scenario's drafting with the vectors and the fallback that the other methods use."""
-    drafting = point.scenario.drafting
-    kind, threshold = resolve_fallback(point)
-    num_tokens = drafting.fallback.num_tokens if kind is FallbackKind.NGRAM else None
-    missed = point.redrafted if kind is FallbackKind.JIT else point.undrafted
-    # What was not drafted by a model is all but never accepted: where nothing is looked up, one position matters.
-    on_miss = missed.fan_out if kind in {FallbackKind.JIT, FallbackKind.NGRAM} else missed.fan_out[:1]
-    return drafting.model_copy(
-        update={
-            "fan_out": FanOut(policy="explicit", values=point.drafted.fan_out),
-            "fan_out_on_miss": FanOut(policy="explicit", values=on_miss),
-            "fallback": FallbackChoice(kind=kind, num_tokens=num_tokens, threshold=threshold),
-        }
     )
 
 

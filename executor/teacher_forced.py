@@ -48,12 +48,12 @@ class Text(NamedTuple):
 
 def observe(plan: ObservationPlan, reporter: Reporter) -> None:
     """Write, read and store, unless an earlier attempt did; raises InputError for what cannot be used."""
-    with only_writer(plan.out):
-        _observe(plan, reporter)
-
-
-def _observe(plan: ObservationPlan, reporter: Reporter) -> None:
     is_finished = claim(plan.out, resume=plan.resume)
+    with only_writer(plan.out):
+        _observe(plan, reporter, is_finished=is_finished)
+
+
+def _observe(plan: ObservationPlan, reporter: Reporter, *, is_finished: bool) -> None:
     pair = resolve_pair(plan.models)
     if pair.models.draft is None:
         raise InputError("draft: there is nothing to observe without one; give --draft SOURCE")

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ssdsim.errors import DomainError, InputError
-from ssdsim.profile import Behaviour
+from ssdsim.profile import Behaviour, PairProfile
 from ssdsim.records import Records
 from ssdsim.scenario import Drafting, FallbackChoice, FanOut, Mode, drafting_problems
 
@@ -132,6 +132,10 @@ class MeasurementPlan:
     synthetic: Behaviour | None = None
     """Draw acceptance and hits from this law, whatever the models say: everything else is real. None: only with
     random weights, from a typical law."""
+
+    profile: PairProfile | None = None
+    """Decides `geometric` and `optimal` fan-out, `auto` and `threshold` fallback; None: a typical draft's, and no
+    `auto`."""
 
     @property
     def law(self) -> dict[str, Any] | None:

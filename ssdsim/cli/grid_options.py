@@ -143,11 +143,11 @@ def parse_fan_out(option: str, text: str) -> FanOut:
 
 
 def parse_fallback(option: str, text: str) -> FallbackChoice:
-    """`jit`, `none`, `random`, `ngram`, `ngram:3` (tokens), `threshold:2` (misses)."""
+    """`jit`, `none`, `random`, `ngram`, `ngram:3` (tokens), `threshold:2` (misses), `auto`."""
     from ssdsim.scenario import FallbackChoice, FallbackKind
 
     kind, colon, size = text.partition(":")
-    known = [str(k) for k in FallbackKind if k is not FallbackKind.AUTO]
+    known = [str(k) for k in FallbackKind]
     if kind not in known:
         raise InputError(f"{option}: must be one of {', '.join(known)}; got {text!r}")
     if not colon:

@@ -18,7 +18,7 @@ from ssdsim.cli.progress import Progress
 if TYPE_CHECKING:
     from ssdsim.measurement import MeasurementPlan, PlannedRun
     from ssdsim.observation import ObservationPlan
-    from ssdsim.profile import Behaviour
+    from ssdsim.profile import Behaviour, PairProfile
 
 EXAMPLE = (
     "Example: ssdsim measure --mode ar,sd,ssd -K 4 --fan-out 3 --batch 1,4 --temperature 0 --out runs/first; "
@@ -32,6 +32,7 @@ _OF_RUNS = (
     "batch",
     "sets",
     "synthetic",
+    "profile",
     "repeat",
     "interleave",
     "anchor_every",
@@ -74,7 +75,8 @@ def measure(
         str | None, typer.Option(metavar="F", help="After a miss (default: the same policy and budget).")
     ] = None,
     fallback: Annotated[
-        list[str] | None, typer.Option(metavar="KIND,..", help="jit, none, random, ngram[:N], threshold:N.")
+        list[str] | None,
+        typer.Option(metavar="KIND,..", help="jit, none, random, ngram[:N], threshold:N; auto with --profile."),
     ] = None,
     downweight: Annotated[list[str] | None, typer.Option(metavar="C,..", help="Saguaro constants.")] = None,
     batch: Annotated[list[str] | None, typer.Option(metavar="N,..", help="Batch sizes.")] = None,
@@ -97,6 +99,14 @@ def measure(
             metavar="NAME|FILE",
             help="Draw acceptance and hits from this profile's greedy behaviour instead of asking the models: for "
             "dummy weights, and for times alone.",
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="The pair's profile: it decides geometric and optimal fan-out (else those of a typical draft), auto "
+            "and threshold.",
         ),
     ] = None,
     threads: Annotated[int, typer.Option(help="Of each of the two roles.")] = 1,
@@ -169,21 +179,34 @@ def measure(
         _observe(observations, options.parsed_lookaheads(), as_json=as_json, quiet=quiet)
     else:
         runs = _schedule(options, repeat, anchor_every, texts.seed, interleave=interleave)
-        law = _law(synthetic)
         plan = MeasurementPlan(
-            models=models, texts=texts, runs=runs, out=out, num_threads=threads, resume=resume, synthetic=law
+            models=models,
+            texts=texts,
+            runs=runs,
+            out=out,
+            num_threads=threads,
+            resume=resume,
+            synthetic=_law(synthetic),
+            profile=_profile(profile),
         )
         _measure(plan, as_json=as_json, quiet=quiet)
 
 
 def _law(name: str | None) -> Behaviour | None:
     """The greedy behaviour of the profile of that name or file."""
+    from ssdsim.validation.latency import known_law
+
+    profile = _profile(name)
+    return None if profile is None else known_law(profile)
+
+
+def _profile(name: str | None) -> PairProfile | None:
+    """The profile of that name or file."""
     from ssdsim.catalog import load_profile
     from ssdsim.profile import PairProfile
     from ssdsim.schema import validate
-    from ssdsim.validation.latency import known_law
 
-    return None if name is None else known_law(validate(PairProfile, load_profile(name), source=name))
+    return None if name is None else validate(PairProfile, load_profile(name), source=name)
 
 
 def _measure(plan: MeasurementPlan, *, as_json: bool, quiet: bool) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from executor.measure import measure, requests_of
 from executor.pairs import PAIRS_DIR
 from executor.prompts_input import TokenPrompt, gather_prompts, tokenise
 from executor.session import Session
+from ssdsim.catalog import load_profile
+from ssdsim.design_point import resolve
 from ssdsim.errors import InputError, RunError
+from ssdsim.exact import resolve_fallback
 from ssdsim.measurement import (
     FinishedRun,
     MeasurementPlan,
@@ -34,10 +38,12 @@ from ssdsim.measurement import (
     schedule,
 )
 from ssdsim.metrics import summarise
+from ssdsim.profile import PairProfile
 from ssdsim.rank_trace import rank_trace_of
 from ssdsim.records import Source
 from ssdsim.run_summary import drift, summarise_runs
-from ssdsim.scenario import Drafting, FallbackChoice, FanOut, Mode
+from ssdsim.scenario import Drafting, FallbackChoice, FallbackKind, FanOut, Mode, Scenario
+from ssdsim.schema import validate
 
 pytestmark = pytest.mark.serial
 
@@ -298,6 +304,38 @@ def test_a_run_that_lost_its_speculator_is_not_kept(
     with pytest.raises(RunError, match="the speculator was lost"):
         measure(plan, Heard())
     assert [run.setting.mode for run in read_runs(tmp_path)] == [Mode.SD]
+
+
+def test_a_profile_decides_fan_out_and_fallback(models: ModelSource, tmp_path: Path) -> None:
+    """As the exact model would: the same policies without one are decided for a typical draft."""
+    profile = validate(PairProfile, load_profile("llama-3.1-70b"))
+    wanted = RunSetting(
+        mode=Mode.SSD,
+        drafting=Drafting(
+            num_speculative_tokens=3,
+            fan_out=FanOut(policy="optimal", per_position=3),
+            fallback=FallbackChoice(kind=FallbackKind.AUTO),
+        ),
+        batch_size=2,
+        temperature=0.0,
+    )
+    plan = MeasurementPlan(
+        models=models, texts=TEXTS, runs=schedule([wanted]), out=tmp_path, profile=profile, resume=False
+    )
+    measure(plan, Heard())
+    run = read_run(plan.folder(plan.runs[0]))
+    point = resolve(validate(Scenario, {"pair": profile, "drafting": wanted.drafting, "workload": {"batch_size": 2}}))
+    asked = run.records.about["scenario"]["drafting"]
+    assert tuple(asked["fan_out"]["values"]) == point.drafted.fan_out
+    assert asked["fallback"]["kind"] == resolve_fallback(point)[0]
+    assert run.setting == wanted
+    outcomes = run.records.outcomes.columns()
+    after_hit = (outcomes["source"] == Source.HIT) & (outcomes["num_proposed"] == 3)
+    prepared = np.asarray(point.drafted.fan_out)[outcomes["num_accepted"][after_hit]]
+    assert outcomes["fan_out_here"][after_hit].tolist() == prepared.tolist()
+    other = replace(plan, profile=None, runs=schedule(settings(Mode.AR)), resume=True)
+    with pytest.raises(InputError, match="other profile"):
+        measure(other, Heard())
 
 
 def test_few_prompts_for_a_large_batch_are_remarked(models: ModelSource, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from toy_scenarios import toy, toy_pair
 
 from executor.measure import read_token_prompts
 from executor.pair_source import resolve_pair
-from executor.real import model_source, requests_for, resolved_drafting
+from executor.real import model_source, requests_for
+from executor.resolution import resolved_drafting
 from ssdsim.design_point import resolve
 from ssdsim.errors import InputError
 from ssdsim.evaluate import Method, evaluate
