@@ -18,7 +18,7 @@ from typing import Any
 from executor.config import EngineConfig, Request
 from executor.launch import PATIENCE_S
 from executor.machine import describe_machine, software_versions
-from executor.measure import prompt_kinds, requests_of
+from executor.measure import count_from_zero, prompt_kinds, requests_of, warm_up
 from executor.models import vocab_size_of
 from executor.pair_source import NamedPair, resolve_pair
 from executor.pairs.prompts import PROMPTS_FILE, Prompt, checked_text, read_prompts
@@ -181,10 +181,13 @@ def _about(config: EngineConfig, arguments: argparse.Namespace) -> dict[str, Any
 
 
 def run_job(job: Job, session: Session) -> None:
-    """Run the requests; print outputs and speed, write the records."""
+    """Run the requests; print outputs and speed, write the records. Where there are records, a short generation comes
+    first, in which memory is touched and kernels are chosen."""
     eos = frozenset(session.target.eos_token_ids)
     requests = [replace(request, stop_tokens=request.stop_tokens | eos) for request in job.requests]
     about = session.about | job.about
+    if job.records is not None:
+        warm_up(session, requests[: job.config.batch_size])
     began = perf_counter()
     generation = session.engine.generate(requests, about)
     elapsed_s = perf_counter() - began
@@ -213,6 +216,7 @@ def run_job(job: Job, session: Session) -> None:
 
 def _write_records(job: Job, folder: Path, records: Records, *, lost_speculator: bool) -> None:
     """With what calibration reads; a run that lost its speculator has no scenario that would predict it."""
+    count_from_zero(records)
     records.about |= {
         "models": job.pair.describe(),
         "prompts": {"sha256": prompts_digest(job.prompts), "num_prompts": len(job.prompts)},

@@ -81,6 +81,8 @@ def test_a_profile_is_calibrated_from_what_the_ranks_recorded(pair: ModelPair, t
     runs = read_runs([tmp_path])
     assert {run.mode for run in runs} == set(Mode)
     assert len({run.request_set for run in runs}) == 1
+    for run in runs:
+        assert run.records.requests.columns()["request_id"].tolist() == list(range(len(PROMPTS)))
     costs = calibrate(runs, name="ranks").profile.costs
     assert costs is not None
 
