@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from executor.launch import PATIENCE_S
+from executor.parent import end_with_parent
 from executor.transport import Transport
 from ssdsim.errors import InputError, SsdsimError
 
@@ -28,6 +29,8 @@ _OF_ONE_MACHINE = ("device", "transport", "no_pin", "patience", "replace_lost")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; every failure is one message and an exit code."""
+    if "RANK" in os.environ:
+        end_with_parent()
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
     try:
         return _dispatch(_parser().parse_args(argv))

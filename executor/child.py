@@ -11,12 +11,10 @@ launched it.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
 import pickle
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from executor.messages import Channel, ChannelClosed, Layout
+from executor.parent import ORPHANED, die_with
 from executor.placement import Placement
 from executor.transport import FarEnd, attach
 from ssdsim.errors import InputError, SsdsimError
@@ -33,8 +32,6 @@ Serve = Callable[[Channel], None]
 
 BAD_INPUT, RUN_FAILED = 2, 1
 """Exit codes, those of the command line."""
-_DEATH_SIGNAL = 1
-"""PR_SET_PDEATHSIG of <sys/prctl.h>."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +57,9 @@ def main() -> int:
     try:
         assignment: Assignment = pickle.load(sys.stdin.buffer)
     except EOFError:
-        return RUN_FAILED  # The parent is gone already.
+        return ORPHANED
     if assignment.die_with_parent:
-        _die_with(assignment.parent_pid)
+        die_with(assignment.parent_pid)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     return _run(assignment, report)
 
@@ -78,7 +75,7 @@ def _run(assignment: Assignment, report: TextIO) -> int:
     except ChannelClosed:
         return 0  # The verifier has ended or gone on without us.
     except BrokenPipeError:
-        return RUN_FAILED  # Nobody is left to report to.
+        return ORPHANED
     except Exception as error:
         bad_input = isinstance(error, InputError)
         known = isinstance(error, SsdsimError)
@@ -109,16 +106,7 @@ def _unexpected(error: Exception) -> str:
 def _exit_with_parent() -> None:
     # Not through sys.stdin: a thread inside a buffered read would hold its lock when the interpreter ends.
     os.read(0, 1)
-    os._exit(RUN_FAILED)
-
-
-def _die_with(parent_pid: int) -> None:
-    """Have the kernel kill this process with its parent (Linux); covers even a process that is stopped."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # It died before the request.
-        os._exit(RUN_FAILED)
+    os._exit(ORPHANED)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ ranks follow it (`executor.tensor_parallel`), and the last rank serves the chann
 (`executor.transport.collective`). Every stage before the first token is agreed: if one rank cannot load its
 part, all end, and the rank that failed says why.
 
-There are no restarts here: when a rank dies, torchrun ends them all, the engine that could go on alone included.
+There are no restarts here: when a rank dies, torchrun ends them all, the engine that could go on alone included. When
+torchrun itself dies, its ranks end too (`executor.parent`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -140,29 +141,46 @@ def test_where_one_rank_cannot_go_on_all_end_and_one_says_why(
 
 @pytest.mark.parametrize("dead_rank", [0, 1, 2], ids=["engine", "share of the target", "draft"])
 def test_a_dead_rank_ends_the_run_and_leaves_no_process(pair: ModelPair, dead_rank: int) -> None:
-    """torchrun ends the others; whoever survived long enough to notice says which rank it was."""
-    long = command_of(pair, "--mode", "ssd", num_tokens=400)
-    long += [argument for i in range(400) for argument in ("--prompt-ids", f"5,7,{i % 90}")]
-    running = subprocess.Popen(long, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        ranks = awaited_ranks(running)
+    """torchrun ends the others."""
+    with long_run(pair) as (running, ranks):
         ranks[dead_rank].send_signal(signal.SIGKILL)
         out, err = running.communicate(timeout=120)
-    finally:
-        running.kill()
-        running.communicate()
     assert running.returncode != 0
     assert not out
     assert "SIGKILL" in err or "Signal 9" in err, err
     assert becomes_true(lambda: not any(is_alive(rank.pid) for rank in ranks.values()))
 
 
+def test_ranks_do_not_outlive_a_killed_torchrun(pair: ModelPair) -> None:
+    with long_run(pair) as (running, ranks):
+        running.kill()
+        running.communicate(timeout=60)  # the ranks hold its ends of the pipes
+    assert becomes_true(lambda: not any(is_alive(rank.pid) for rank in ranks.values()))
+
+
+@contextmanager
+def long_run(pair: ModelPair) -> Iterator[tuple[subprocess.Popen[str], dict[int, psutil.Process]]]:
+    """Three ranks that are generating and will for a long time, and their processes by rank."""
+    long = command_of(pair, "--mode", "ssd", num_tokens=400)
+    long += [argument for i in range(400) for argument in ("--prompt-ids", f"5,7,{i % 90}")]
+    running = subprocess.Popen(long, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield running, awaited_ranks(running)
+    finally:
+        running.kill()
+        running.communicate()
+
+
 def awaited_ranks(running: subprocess.Popen[str]) -> dict[int, psutil.Process]:
     """The processes by rank, once rank 0 has waited for the others many times."""
-    parent, found = psutil.Process(running.pid), {}
+    parent = psutil.Process(running.pid)
+    found: dict[int, psutil.Process] = {}
 
     def are_generating() -> bool:
-        found.update({int(child.environ()["RANK"]): child for child in parent.children()})
+        for child in parent.children():
+            rank = child.environ().get("RANK")  # a process that is just starting has its parent's
+            if rank is not None:
+                found[int(rank)] = child
         return len(found) == 3 and found[0].num_ctx_switches().voluntary > 3000
 
     assert becomes_true(are_generating, within_s=120)
