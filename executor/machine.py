@@ -1,6 +1,6 @@
 """What a reader of timings must know of the machine that made them, and of the software and the weights.
 
-Used by `executor.measure`, which stores it beside every run.
+Used by whatever writes records.
 """
 
 from __future__ import annotations
@@ -67,6 +67,12 @@ def weights_digest(source: str) -> str | None:
             while chunk := stream.read(_CHUNK_BYTES):
                 digest.update(chunk)
     return digest.hexdigest()
+
+
+def public_name(source: str) -> str:
+    """A hub's id as it is; of a path its last part, since no path of this machine is to be stored."""
+    path = Path(source)
+    return path.resolve().name if path.exists() else source
 
 
 def _cpu_model() -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from executor.config import EngineConfig, Output, Request
 from executor.engine import Generation
 from executor.folder_lock import only_writer
-from executor.machine import describe_load, describe_machine, software_versions
+from executor.machine import describe_load, describe_machine, public_name, software_versions
 from executor.models import vocab_size_of
 from executor.pair_source import NamedPair, resolve_pair
 from executor.prompts_input import TokenPrompt, byte_tokens, gather_prompts, prompts_digest, tokenise
@@ -149,7 +149,10 @@ def _common(plan: MeasurementPlan, pair: NamedPair, prompts: list[TokenPrompt]) 
 
 
 def _source_name(texts: Texts) -> str:
-    return texts.dataset if texts.dataset is not None else Path(texts.prompts).name
+    if texts.dataset is None:
+        return Path(texts.prompts).name
+    name, colon, rest = texts.dataset.partition(":")
+    return f"{public_name(name)}{colon}{rest}"
 
 
 def _measure_run(

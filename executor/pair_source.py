@@ -5,10 +5,9 @@ Used by `executor.measure`, `executor.teacher_forced` and `executor.real`.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from executor.machine import weights_digest
+from executor.machine import public_name, weights_digest
 from executor.models import load_tokenizer
 from executor.pairs import pair_paths
 from executor.roles import ModelPair
@@ -76,7 +75,5 @@ def _model_pair(source: ModelSource, target: str, draft: str | None) -> ModelPai
 
 
 def _public(source: str) -> str:
-    """A hub id as it is; of a path its last part."""
     prefix = _DUMMY if source.startswith(_DUMMY) else ""
-    path = Path(source.removeprefix(_DUMMY))
-    return f"{prefix}{path.resolve().name}" if path.exists() else source
+    return f"{prefix}{public_name(source.removeprefix(_DUMMY))}"

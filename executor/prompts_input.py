@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from executor.machine import public_name
 from executor.pairs.prompts import PROMPTS_FILE, Prompt, read_prompts, select_prompts
 from ssdsim.errors import InputError
 from ssdsim.measurement import BUILT_IN_PROMPTS, Texts
@@ -76,7 +77,8 @@ def _from_dataset(spec: str, count: int) -> list[Prompt]:
     rows = _rows(name, part or None, split or "train", count)
     if not rows:
         raise InputError(f"dataset: {name} has no rows in split {split or 'train'}; name another, {name}:SPLIT")
-    return [Prompt(f"{name}-{i}", name, _text(row, field, name)) for i, row in enumerate(rows)]
+    kind = public_name(name)
+    return [Prompt(f"{kind}-{i}", kind, _text(row, field, name)) for i, row in enumerate(rows)]
 
 
 def _rows(name: str, part: str | None, split: str, count: int) -> list[dict[str, Any]]:

@@ -416,6 +416,13 @@ def test_the_field_of_a_data_set_can_be_named(monkeypatch: pytest.MonkeyPatch) -
         gather_prompts(Texts(dataset="set"))
 
 
+def test_a_data_set_in_a_folder_is_named_without_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer_datasets(monkeypatch, lambda *_, **__: iter([{"prompt": "why?"}]))
+    folder = tmp_path / "questions"
+    folder.mkdir()
+    assert [prompt.kind for prompt in gather_prompts(Texts(dataset=f"{folder}:test"))] == ["questions"]
+
+
 def test_a_configuration_of_a_data_set_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
 
