@@ -10,11 +10,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ssdsim.measurement import FinishedRun, RunSetting
 from ssdsim.metrics import summarise
 from ssdsim.quantities import Quantity
-from ssdsim.records import Source
+from ssdsim.records import Records, Source
 from ssdsim.scenario import Mode
+
+_Z = 1.959964
+_FEWEST_REQUESTS = 8
+"""Of which a spread between prompts is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +31,8 @@ class CombinationSummary:
     setting: RunSetting
     num_runs: int
     quantities: dict[str, Quantity]
-    """Of a single run with the bounds that it gives; of several the median, between the least and the greatest."""
+    """Of a single run with the bounds that it gives; of several the median, its bounds as wide as those of a run and
+    as the repeats: running the same prompts again says nothing of other prompts."""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -34,29 +42,33 @@ def summarise_runs(runs: Iterable[FinishedRun]) -> list[CombinationSummary]:
     for run in runs:
         if not run.is_anchor:
             groups.setdefault(run.setting.name, []).append(run)
-    summaries = [_summary(group) for group in groups.values()]
-    return [_with_speedups(summary, summaries) for summary in summaries]
+    return [_summary(group, list(groups.values())) for group in groups.values()]
 
 
 def drift(runs: Iterable[FinishedRun]) -> Quantity | None:
     """Output rate of the anchors, median between least and greatest; None without anchors."""
-    rates = [summarise(run.records)["tokens_per_s"] for run in runs if run.is_anchor]
-    return _over_repeats(rates) if rates else None
+    rates = [summarise(run.records)["tokens_per_s"].value for run in runs if run.is_anchor]
+    return Quantity(median(rates), min(rates), max(rates)) if rates else None
 
 
-def _summary(runs: Sequence[FinishedRun]) -> CombinationSummary:
+def _summary(runs: Sequence[FinishedRun], groups: Sequence[Sequence[FinishedRun]]) -> CombinationSummary:
     each = [summarise(run.records) for run in runs]
     names = [name for name in each[0] if all(name in quantities for quantities in each)]
     quantities = {name: _over_repeats([found[name] for found in each]) for name in names}
+    quantities |= _speedups(runs, groups)
     notes = tuple(note for run in runs for note in _notes(run))
     return CombinationSummary(setting=runs[0].setting, num_runs=len(runs), quantities=quantities, notes=notes)
 
 
 def _over_repeats(quantities: Sequence[Quantity]) -> Quantity:
-    values = [quantity.value for quantity in quantities]
-    if len(values) == 1:
+    if len(quantities) == 1:
         return quantities[0]
-    return Quantity(median(values), min(values), max(values))
+    values = [quantity.value for quantity in quantities]
+    lows = [quantity.low for quantity in quantities if quantity.low is not None]
+    highs = [quantity.high for quantity in quantities if quantity.high is not None]
+    low = min(median(lows), *values) if lows else min(values)
+    high = max(median(highs), *values) if highs else max(values)
+    return Quantity(median(values), low, high)
 
 
 def _notes(run: FinishedRun) -> list[str]:
@@ -67,18 +79,38 @@ def _notes(run: FinishedRun) -> list[str]:
     return [f"{run.name}: {alone:.1%} of the rounds went without the speculator, which was lost"]
 
 
-def _with_speedups(summary: CombinationSummary, all_of_them: Sequence[CombinationSummary]) -> CombinationSummary:
-    """Speed-ups over AR and over SD of the same lookahead, at the same batch size and temperature."""
-    speedups = {}
+def _speedups(runs: Sequence[FinishedRun], groups: Sequence[Sequence[FinishedRun]]) -> dict[str, Quantity]:
+    """Over AR and over SD of the same lookahead, at the same batch size and temperature: repeat by repeat."""
+    found = {}
     for mode in (Mode.AR, Mode.SD):
-        base = next((other for other in all_of_them if _is_base(other.setting, summary.setting, mode)), None)
-        if base is not None and base.setting != summary.setting:
-            rates = [s.quantities.get("tokens_per_s", Quantity(math.nan)).value for s in (summary, base)]
-            speedups[f"speedup_over_{mode}"] = Quantity(rates[0] / rates[1])
-    quantities = {**summary.quantities, **speedups}
-    return CombinationSummary(
-        setting=summary.setting, num_runs=summary.num_runs, quantities=quantities, notes=summary.notes
-    )
+        bases = next((group for group in groups if _is_base(group[0].setting, runs[0].setting, mode)), runs)
+        if bases is not runs:
+            ratios = [_speedup(run.records, base.records) for run, base in zip(runs, bases, strict=False)]
+            found[f"speedup_over_{mode}"] = _over_repeats(ratios)
+    return found
+
+
+def _speedup(run: Records, base: Records) -> Quantity:
+    """The ratio of the output rates. Its 95 % interval is that of other prompts, which the two share: so it is
+    narrower than either rate's."""
+    rates = [summarise(records).get("tokens_per_s", Quantity(math.nan)).value for records in (run, base)]
+    ratio = rates[0] / rates[1]
+    parts, base_parts = _parts(run), _parts(base)
+    count = len(parts)
+    if count < _FEWEST_REQUESTS or len(base_parts) != count:
+        return Quantity(ratio)
+    error = math.sqrt(count / (count - 1) * float(np.sum((parts - base_parts) ** 2)))
+    return Quantity(ratio, ratio * math.exp(-_Z * error), ratio * math.exp(_Z * error))
+
+
+def _parts(records: Records) -> NDArray[np.float64]:
+    """[requests] how each one moves the logarithm of the rate: its share of the tokens less its share of the time."""
+    requests = records.requests.columns()
+    order = np.argsort(requests["request_id"])
+    tokens = requests["output_tokens"][order].astype(np.float64)
+    seconds = (requests["finish_s"] - requests["admitted_s"])[order]
+    parts: NDArray[np.float64] = tokens / tokens.sum() - seconds / seconds.sum()
+    return parts
 
 
 def _is_base(candidate: RunSetting, setting: RunSetting, mode: Mode) -> bool:

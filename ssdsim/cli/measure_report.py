@@ -63,6 +63,7 @@ def show(runs: Sequence[FinishedRun]) -> None:
         title = "ms per round, beside verification (build: glue, tree and store), and the waits of both sides"
         print_table(title, ["combination", *_BESIDE.values()], _rows(beside, _BESIDE, _value))
     _show_curves(runs)
+    print_line(_bounds_told(summaries))
     anchors = drift(runs)
     if anchors is not None:
         low, high = (100 * (bound / anchors.value - 1) for bound in (anchors.low or 0, anchors.high or 0))
@@ -134,6 +135,12 @@ def _title(runs: Sequence[FinishedRun]) -> str:
         f"{prompts['source']}, at most {about['max_tokens']} tokens each; {machine['cpu']}, "
         f"{machine['num_allowed_cores']} cores, load {min(loads):.1f} to {max(loads):.1f}"
     )
+
+
+def _bounds_told(summaries: Sequence[CombinationSummary]) -> str:
+    if any(summary.num_runs > 1 for summary in summaries):
+        return "±: what other prompts would give, and what the repeats gave"
+    return "±: what other prompts would give; how far the machine moves shows with --repeat 3 --interleave"
 
 
 def _acceptance_names(summaries: Sequence[CombinationSummary]) -> list[str]:
