@@ -105,7 +105,7 @@ def job_of(arguments: argparse.Namespace, device: str) -> Job:
         requests=requests,
         decode=None if tokenizer is None else tokenizer.decode,
         records=arguments.records,
-        about=_about(config, arguments),
+        about={"target": pair.target_name, "draft": pair.draft_name, **_about(config, arguments)},
     )
 
 

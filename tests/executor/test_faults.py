@@ -404,6 +404,7 @@ def test_records_say_what_was_asked_of_which_machine(
     assert json.loads(capfd.readouterr().out)["lost_speculator"] is False
     about = json.loads((out / "about.json").read_text())
     assert about["mode"] == "ssd"
+    assert (about["target"], about["draft"]) == ("target", "draft"), "no path of this machine"
     assert about["seed"] == 7
     assert about["drafting"]["num_speculative_tokens"] == 1
     assert about["machine"]["num_allowed_cores"] == len(allowed_cores())
