@@ -82,10 +82,11 @@ def _run_rank(arguments: argparse.Namespace) -> int:
 
 def _refuse_given(arguments: argparse.Namespace) -> None:
     """Refuse, under torchrun, what it would ignore."""
-    given = [name for name in _OF_ONE_MACHINE if getattr(arguments, name)]
+    from executor.job import given_options
+
+    given = given_options(arguments, _OF_ONE_MACHINE)
     if given:
-        options = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise InputError(f"{options}: not used under torchrun, which gives every rank its device; leave out")
+        raise InputError(f"{', '.join(given)}: not used under torchrun, which gives every rank its device; leave out")
 
 
 def _parser() -> argparse.ArgumentParser:

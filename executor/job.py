@@ -109,12 +109,16 @@ def job_of(arguments: argparse.Namespace, device: str) -> Job:
     )
 
 
+def given_options(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Those of `names` that are on the command line, as they are written there."""
+    return ["--" + name.replace("_", "-") for name in names if getattr(arguments, name)]
+
+
 def _check_sources(arguments: argparse.Namespace) -> None:
     """Refuse what would be ignored, and a place for the records that cannot be written, before anything is loaded."""
-    given = [name for name in ("prompt", "prompt_ids", "prompts") if getattr(arguments, name)]
+    given = given_options(arguments, ("prompt", "prompt_ids", "prompts"))
     if len(given) > 1:
-        options = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise InputError(f"prompts: {options} exclude each other; give one of them")
+        raise InputError(f"prompts: {', '.join(given)} exclude each other; give one of them")
     if arguments.pair and arguments.target:
         raise InputError("pair: --pair and --target exclude each other; give one of them")
     if arguments.records is None:

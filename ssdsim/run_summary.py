@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +39,10 @@ class CombinationSummary:
 
 def summarise_runs(runs: Iterable[FinishedRun]) -> list[CombinationSummary]:
     """One summary per combination, in the order of first appearance; anchors are left out (see `drift`)."""
-    groups: dict[str, list[FinishedRun]] = {}
+    groups: dict[str, list[_Summarised]] = {}
     for run in runs:
         if not run.is_anchor:
-            groups.setdefault(run.setting.name, []).append(run)
+            groups.setdefault(run.setting.name, []).append(_Summarised(run, summarise(run.records)))
     return [_summary(group, list(groups.values())) for group in groups.values()]
 
 
@@ -51,13 +52,18 @@ def drift(runs: Iterable[FinishedRun]) -> Quantity | None:
     return Quantity(median(rates), min(rates), max(rates)) if rates else None
 
 
-def _summary(runs: Sequence[FinishedRun], groups: Sequence[Sequence[FinishedRun]]) -> CombinationSummary:
-    each = [summarise(run.records) for run in runs]
+class _Summarised(NamedTuple):
+    run: FinishedRun
+    quantities: dict[str, Quantity]
+
+
+def _summary(group: Sequence[_Summarised], groups: Sequence[Sequence[_Summarised]]) -> CombinationSummary:
+    each = [summarised.quantities for summarised in group]
     names = [name for name in each[0] if all(name in quantities for quantities in each)]
     quantities = {name: _over_repeats([found[name] for found in each]) for name in names}
-    quantities |= _speedups(runs, groups)
-    notes = tuple(note for run in runs for note in _notes(run))
-    return CombinationSummary(setting=runs[0].setting, num_runs=len(runs), quantities=quantities, notes=notes)
+    quantities |= _speedups(group, groups)
+    notes = tuple(note for summarised in group for note in _notes(summarised.run))
+    return CombinationSummary(setting=group[0].run.setting, num_runs=len(group), quantities=quantities, notes=notes)
 
 
 def _over_repeats(quantities: Sequence[Quantity]) -> Quantity:
@@ -79,23 +85,24 @@ def _notes(run: FinishedRun) -> list[str]:
     return [f"{run.name}: {alone:.1%} of the rounds went without the speculator, which was lost"]
 
 
-def _speedups(runs: Sequence[FinishedRun], groups: Sequence[Sequence[FinishedRun]]) -> dict[str, Quantity]:
+def _speedups(group: Sequence[_Summarised], groups: Sequence[Sequence[_Summarised]]) -> dict[str, Quantity]:
     """Over AR and over SD of the same lookahead, at the same batch size and temperature: repeat by repeat."""
     found = {}
     for mode in (Mode.AR, Mode.SD):
-        bases = next((group for group in groups if _is_base(group[0].setting, runs[0].setting, mode)), runs)
-        if bases is not runs:
-            ratios = [_speedup(run.records, base.records) for run, base in zip(runs, bases, strict=False)]
+        setting = group[0].run.setting
+        bases = next((other for other in groups if _is_base(other[0].run.setting, setting, mode)), group)
+        if bases is not group:
+            ratios = [_speedup(one, base) for one, base in zip(group, bases, strict=False)]
             found[f"speedup_over_{mode}"] = _over_repeats(ratios)
     return found
 
 
-def _speedup(run: Records, base: Records) -> Quantity:
+def _speedup(one: _Summarised, base: _Summarised) -> Quantity:
     """The ratio of the output rates. Its 95 % interval is that of other prompts, which the two share: so it is
     narrower than either rate's."""
-    rates = [summarise(records).get("tokens_per_s", Quantity(math.nan)).value for records in (run, base)]
+    rates = [summarised.quantities.get("tokens_per_s", Quantity(math.nan)).value for summarised in (one, base)]
     ratio = rates[0] / rates[1]
-    parts, base_parts = _parts(run), _parts(base)
+    parts, base_parts = _parts(one.run.records), _parts(base.run.records)
     count = len(parts)
     if count < _FEWEST_REQUESTS or len(base_parts) != count:
         return Quantity(ratio)

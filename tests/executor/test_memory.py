@@ -14,7 +14,7 @@ from executor.config import EngineConfig, Request
 from executor.memory import check_cache_fits, out_of_memory_explained
 from executor.speculator import Speculator
 from ssdsim.errors import RunError
-from ssdsim.scenario import Drafting, FanOut
+from ssdsim.scenario import FanOut
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,8 @@ def test_the_draft_s_cache_is_counted_with_its_branches(
     pair: Pair, config: EngineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Uniform fan-out 2 at five positions is ten branches of four tokens per sequence."""
-    config = replace(config, drafting=replace_fan_out(config, 2))
+    drafting = config.drafting.model_copy(update={"fan_out": FanOut(per_position=2)})
+    config = replace(config, drafting=drafting)
     shape = pair.draft.model.shape
     per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * 4
     needed = 4 * per_token * (95 + 4 + 1 + 10 * 4)
@@ -78,10 +79,6 @@ def test_what_torch_says_when_it_cannot_allocate_is_still_recognised(config: Eng
 
     with pytest.raises(RunError, match="out of memory"), out_of_memory_explained(config):
         allocate_an_exabyte()
-
-
-def replace_fan_out(config: EngineConfig, per_position: int) -> Drafting:
-    return config.drafting.model_copy(update={"fan_out": FanOut(per_position=per_position)})
 
 
 def fail_with(error: Exception, config: EngineConfig) -> None:

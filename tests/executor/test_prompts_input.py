@@ -45,7 +45,6 @@ def offer_datasets(monkeypatch: pytest.MonkeyPatch, load_dataset: Callable[..., 
 
 
 def test_a_data_set_out_of_reach_is_one_clear_message(monkeypatch: pytest.MonkeyPatch) -> None:
-
     def fail(*_: object, **__: object) -> None:
         raise ConnectionError("no route to host\nand much more")
 

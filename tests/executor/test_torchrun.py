@@ -84,8 +84,8 @@ def test_a_profile_is_calibrated_from_what_the_ranks_recorded(pair: ModelPair, t
     assert len({run.request_set for run in runs}) == 1
     for run in runs:
         assert run.records.requests.columns()["request_id"].tolist() == list(range(len(PROMPTS)))
-    costs = calibrate(runs, name="ranks").profile.costs
-    assert costs is not None
+    profile = calibrate(runs, name="ranks").profile
+    assert (profile.target, profile.draft) == ("target", "draft")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
