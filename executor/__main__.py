@@ -21,6 +21,7 @@ from executor.launch import PATIENCE_S
 from executor.parent import end_with_parent
 from executor.transport import Transport
 from ssdsim.errors import InputError, SsdsimError
+from ssdsim.interrupts import insistent_interrupts
 
 EXIT_BAD_INPUT, EXIT_BROKEN, EXIT_INTERRUPTED = 2, 70, 130
 _OF_ONE_MACHINE = ("device", "transport", "no_pin", "patience", "replace_lost")
@@ -33,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         end_with_parent()
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
     try:
-        return _dispatch(_parser().parse_args(argv))
+        with insistent_interrupts():
+            return _dispatch(_parser().parse_args(argv))
     except InputError as error:
         return _complain(error, EXIT_BAD_INPUT)
     except SsdsimError as error:

@@ -23,6 +23,7 @@ from ssdsim.catalog import load_profile
 from ssdsim.errors import InputError, SsdsimError
 from ssdsim.evaluate import Method, evaluate
 from ssdsim.extensions import load_extension
+from ssdsim.interrupts import insistent_interrupts
 from ssdsim.measurement import (
     FinishedRun,
     MeasurementPlan,
@@ -160,7 +161,8 @@ def _claim_folder(out: Path) -> None:
 def start(main: Callable[[], None]) -> None:
     """Run a study's `main`; what ends it early becomes one message and the command line's exit codes."""
     try:
-        main()
+        with insistent_interrupts():
+            main()
     except InputError as error:
         sys.exit(_told(f"error: {error}", BAD_INPUT))
     except SsdsimError as error:

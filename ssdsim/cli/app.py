@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from ssdsim.cli import calibrate, catalog, evaluate, figures, measure, simulate, sweep, validate, whatif
 from ssdsim.cli.output import complain
 from ssdsim.errors import InputError, SsdsimError
+from ssdsim.interrupts import insistent_interrupts
 
 EXIT_BAD_INPUT = 2
 EXIT_BROKEN = 70
@@ -25,7 +26,8 @@ class _Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; its failures end the program with a message, never with a traceback."""
         try:
-            return super().invoke(ctx)
+            with insistent_interrupts():
+                return super().invoke(ctx)
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except InputError as error:
