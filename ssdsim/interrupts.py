@@ -1,8 +1,9 @@
 """Ctrl-C that is heard wherever the program is.
 
 C code that calls Python code may drop the KeyboardInterrupt raised there, and the program goes on as if nothing had
-been pressed. NumPy does so where it asks an operand's class for `__array_ufunc__` and its like (numpy/numpy#14801);
-before Python 3.12 the class of an Enum member answers in Python.
+been pressed, or put an error of its own in its place. NumPy drops it where it asks an operand's class for
+`__array_ufunc__` and its like (numpy/numpy#14801); before Python 3.12 the class of an Enum member answers in Python.
+torch makes a ValueError of it where it asks a storage for its length, as it does when safetensors are loaded.
 
 Used by every command line of the project, around what it runs.
 """
@@ -21,8 +22,9 @@ _REPEAT_EVERY_S = 0.1
 
 @contextmanager
 def insistent_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt again and again until something handles it; what is done while it is handled is left
-    in peace. Changes nothing where Ctrl-C is ignored or has a handler already, or beside the main thread."""
+    """Raise KeyboardInterrupt again and again until something handles it, and in the place of an error that ends an
+    interrupted program; what is done while it is handled is left in peace. Changes nothing where Ctrl-C is ignored or
+    has a handler already, or beside the main thread."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -31,9 +33,13 @@ def insistent_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
+    except Exception as error:
+        if _was_pressed():
+            raise KeyboardInterrupt from error
+        raise
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if signal.getsignal(signal.SIGALRM) is _insist:
+        if _was_pressed():
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, alarm)
 
@@ -47,6 +53,10 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _insist(number: int, frame: FrameType | None) -> None:
     if not _is_handled():
         raise KeyboardInterrupt
+
+
+def _was_pressed() -> bool:
+    return signal.getsignal(signal.SIGALRM) is _insist
 
 
 def _is_handled() -> bool:

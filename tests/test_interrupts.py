@@ -65,6 +65,23 @@ def test_an_interrupt_that_was_dropped_comes_again() -> None:
     interrupted(run)
 
 
+def test_an_error_in_the_place_of_an_interrupt_is_one() -> None:
+    """What torch makes of it where it asks for a length."""
+
+    def run() -> None:
+        try:
+            press_and_wait()
+        except KeyboardInterrupt:
+            raise ValueError("could not determine the shape") from None
+
+    assert isinstance(interrupted(run).__cause__, ValueError)
+
+
+def test_an_error_without_an_interrupt_stays_what_it_is() -> None:
+    with pytest.raises(ValueError, match="a shape"), insistent_interrupts():
+        raise ValueError("a shape")
+
+
 def test_what_is_done_on_an_interrupt_is_not_interrupted_by_its_repetition() -> None:
     done = []
 
