@@ -24,9 +24,10 @@ _REPEAT_EVERY_S = 0.1
 def insistent_interrupts() -> Iterator[None]:
     """Raise KeyboardInterrupt again and again until something handles it, and in the place of an error that ends an
     interrupted program; what is done while it is handled is left in peace. Changes nothing where Ctrl-C is ignored or
-    has a handler already, or beside the main thread."""
+    has a handler already, beside the main thread, or on systems without timers (Windows)."""
     in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not (in_main_thread and usual and hasattr(signal, "setitimer")):
         yield
         return
     alarm = signal.getsignal(signal.SIGALRM)

@@ -123,6 +123,11 @@ def test_afterwards_signals_are_what_they_were() -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
+def test_without_timers_an_interrupt_is_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(signal, "setitimer")
+    interrupted(press_and_wait)
+
+
 def test_a_program_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
