@@ -3,9 +3,9 @@
 C code that calls Python code may drop the KeyboardInterrupt raised there, and the program goes on as if nothing had
 been pressed, or put an error of its own in its place. NumPy drops it where it asks an operand's class for
 `__array_ufunc__` and its like (numpy/numpy#14801); before Python 3.12 the class of an Enum member answers in Python.
-torch makes a ValueError of it where it asks a storage for its length, as it does when safetensors are loaded.
+torch makes a ValueError of it where it asks a storage for its elements, as it does when safetensors are loaded.
 
-Used by every command line of the project, around what it runs.
+Used by `ssdsim`, `python -m executor` and the studies, around what they run.
 """
 
 from __future__ import annotations

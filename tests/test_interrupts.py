@@ -65,9 +65,18 @@ def test_an_interrupt_that_was_dropped_comes_again() -> None:
     interrupted(run)
 
 
-def test_an_error_in_the_place_of_an_interrupt_is_one() -> None:
-    """What torch makes of it where it asks for a length."""
+def test_torch_makes_an_error_of_an_interrupt_of_its_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
 
+    def pressed(storage: object, index: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.UntypedStorage, "__getitem__", pressed)
+    with pytest.raises(ValueError, match="could not determine the shape"):
+        torch.asarray(torch.UntypedStorage(8), dtype=torch.uint8)
+
+
+def test_an_error_in_the_place_of_an_interrupt_is_one() -> None:
     def run() -> None:
         try:
             press_and_wait()
